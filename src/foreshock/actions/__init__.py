@@ -1,0 +1,1 @@
+"""Commands on the training run: one file, one action."""

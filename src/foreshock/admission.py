@@ -1,0 +1,80 @@
+"""Admission: what a run is, what its loop can do, and whether it may begin."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import foreshock
+from foreshock.catalog import members
+from foreshock.core.action import Capability
+from foreshock.core.errors import CapabilityError, RunDirError
+from foreshock.core.policy import Policy
+from foreshock.data.stream import Stream
+from foreshock.durable import Disk
+from foreshock.journal import Journal
+from foreshock.update import Update
+
+
+def capabilities_of(update: Update, stream: Stream | None) -> frozenset[Capability]:
+    """What a loop with this optimizer and this data lets Foreshock do."""
+    found = update.capabilities | {Capability.HALT}
+    if stream is None:
+        return found
+    rewinding = {Capability.REWIND_STATE, Capability.REWIND_DATA, Capability.QUARANTINE_DATA}
+    return found | rewinding
+
+
+def check_policy(policy: Policy, capabilities: frozenset[Capability]) -> None:
+    """Refuse a policy that the loop cannot carry out: now, not at 3 a.m.
+
+    Raises:
+        CapabilityError: an action that the policy may order needs what the loop lacks.
+    """
+    known = members("actions")
+    for name in sorted(policy.actions):
+        missing = known[name].needs - capabilities
+        if missing:
+            raise CapabilityError(
+                f"the policy may order {name!r}, which needs {', '.join(sorted(missing))}; give "
+                "the Guard a foreshock.Stream, or a policy with can_rollback=False"
+            )
+
+
+def run_identity(
+    name: str, parts: Mapping[str, Any], *, accumulate: int, lag_steps: int
+) -> dict[str, Any]:
+    """What a run is: a run directory is only resumed by the same program on the same data."""
+    model, stream = parts["model"], parts.get("stream")
+    kinds = {key: type(part).__name__ for key, part in parts.items() if key != "model"}
+    shapes = {path: list(parameter.shape) for path, parameter in model.named_parameters()}
+    return {
+        "foreshock": foreshock.__version__,
+        "torch": torch.__version__,
+        "program": name or type(model).__name__,
+        "fingerprint": {**kinds, "parameters": shapes},
+        "stream": stream.describe() if stream is not None else None,
+        "settings": {"accumulate": accumulate, "lag_steps": lag_steps},
+    }
+
+
+def open_journal(
+    disk: Disk,
+    run_dir: Path,
+    identity: dict[str, Any],
+    clock: Callable[[], float],
+    *,
+    resume: bool,
+) -> Journal:
+    """Begin the journal of a new run, or take up that of an earlier one.
+
+    Raises:
+        RunDirError: the directory cannot be used or written.
+    """
+    try:
+        if resume:
+            return Journal.open(disk, run_dir, identity, clock)
+        return Journal.create(disk, run_dir, identity, clock)
+    except OSError as error:
+        raise RunDirError(f"{run_dir} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,211 @@
+"""Attempts: where the run stands, its snapshots, and how time goes back."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from foreshock.core.errors import RunDirError
+from foreshock.core.incident import IncidentBook
+from foreshock.core.snapshot import SnapshotRef
+from foreshock.data.stream import Stream
+from foreshock.journal import Journal
+from foreshock.monitor import Monitor
+from foreshock.observation import Observation
+from foreshock.recipes import Cadence
+from foreshock.run_state import Restored, RunState
+
+_RECENT_STEPS = 200
+
+
+@dataclass
+class Progress:
+    """Where the run stands.
+
+    Attributes:
+        step: optimizer steps taken, skipped ones included.
+        attempt: rises at every rollback and every resume.
+        recent: (step, raw stream positions) of the last steps, for diagnoses.
+    """
+
+    step: int = 0
+    attempt: int = 0
+    recent: "deque[tuple[int, tuple[int, ...]]]" = field(
+        default_factory=lambda: deque(maxlen=_RECENT_STEPS)
+    )
+
+
+class Attempts:
+    """Takes snapshots, goes back to them, and numbers the attempts.
+
+    Args:
+        progress: where the run stands; changed in place.
+        state: the rewound state.
+        journal: where attempts and snapshots are recorded.
+        monitor: rewound with the rest.
+        observation: likewise.
+        optimizer: whose moments are checked for a snapshot's health.
+        stream: whose watermark a snapshot carries; None for a foreign loader.
+        cadence: when snapshots are due.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        state: RunState,
+        journal: Journal,
+        *,
+        monitor: Monitor,
+        observation: Observation,
+        optimizer: torch.optim.Optimizer,
+        stream: Stream | None,
+        cadence: Cadence,
+    ) -> None:
+        self.progress = progress
+        self.state = state
+        self._journal = journal
+        self._monitor = monitor
+        self._observation = observation
+        self._optimizer = optimizer
+        self._stream = stream
+        self._cadence = cadence
+        self._rollbacks = [
+            (record["attempt"], record["step"])
+            for record in journal.records
+            if record["kind"] == "attempt_started"
+        ]
+
+    @property
+    def position(self) -> int:
+        """Watermark of the stream; 0 for a foreign loader."""
+        return self._stream.position if self._stream is not None else 0
+
+    def refs(self) -> list[SnapshotRef]:
+        """The snapshots of the run's lineage."""
+        return self.state.refs(self._rollbacks)
+
+    def begin(self) -> None:
+        """Begin a new attempt at the present step, with files of its own."""
+        progress = self.progress
+        progress.attempt = self._journal.last_attempt + 1
+        self._journal.write("attempt_started", attempt=progress.attempt, step=progress.step)
+        self._rollbacks.append((progress.attempt, progress.step))
+        self._journal.open_readings(progress.attempt, self._observation.series)
+        self._journal.open_provenance(progress.attempt)
+
+    def go_back(
+        self, *, snapshot_id: str | None = None, at_most_step: int | None = None
+    ) -> Restored:
+        """Restore a snapshot (see `RunState.restore`) and begin a new attempt from it.
+
+        Raises:
+            SnapshotError: none could be restored.
+        """
+        restored = self.state.restore(
+            self._rollbacks, snapshot_id=snapshot_id, at_most_step=at_most_step
+        )
+        for reason in restored.passed_over:
+            self._journal.write(
+                "snapshot_passed_over",
+                attempt=self.progress.attempt,
+                step=self.progress.step,
+                reason=reason,
+            )
+        watching = restored.watching
+        self._observation.forget()
+        self._observation.load_state_dict(watching["signals"])
+        self._monitor.load_tree(watching["monitor"])
+        self._optimizer.zero_grad(set_to_none=True)
+        self.progress.step = restored.ref.step
+        self.progress.recent.clear()
+        self.progress.recent.extend((step, tuple(ids)) for step, ids in watching["recent"])
+        self.state.rewound_to(restored.ref.step)
+        self.begin()
+        return restored
+
+    def look_at(
+        self, refs: Sequence[SnapshotRef], look: Callable[[], Any], *, back_to: str
+    ) -> list[Any]:
+        """Look at earlier states in memory, then restore the snapshot `back_to`."""
+        seen = self.state.visit(refs, look)
+        if seen:
+            self.state.restore(self._rollbacks, snapshot_id=back_to)
+        return seen
+
+    def snapshot_is_due(self) -> bool:
+        """Whether the cadence asks for a snapshot of the present step that is not there yet."""
+        if self._stream is None:
+            return False
+        step, cadence = self.progress.step, self._cadence
+        durable = step % cadence.disk_steps == 0
+        if not durable and not (cadence.memory_steps and step % cadence.memory_steps == 0):
+            return False
+        return not self._have(durable=durable)
+
+    def take_snapshot(
+        self, book: IncidentBook, *, durable: bool | None = None, required: bool = False
+    ) -> None:
+        """Take a snapshot of the present step, if it is not there yet.
+
+        A disk that fails is warned of and journalled: the training goes on.
+
+        Args:
+            book: whose open incident makes a snapshot one that is not gone back to.
+            durable: on disk too; by default what the cadence asks for.
+            required: fail instead, because nothing has been lost yet.
+
+        Raises:
+            RunDirError: `required`, and the disk did not take it.
+        """
+        if self._stream is None:
+            return
+        step, attempt = self.progress.step, self.progress.attempt
+        if durable is None:
+            durable = step % self._cadence.disk_steps == 0
+        if self._have(durable=durable):
+            return
+        concerns: list[str] = []
+        if book.open is not None:
+            concerns.append(f"incident {book.open.id} was not yet verified")
+        if not self.state.optimizer_is_finite(self._optimizer):
+            concerns.append("the optimizer's state holds a NaN or an Inf")
+        if durable:
+            self._journal.sync()  # a resume from here needs everything up to here
+        try:
+            ref = self.state.take(
+                step=step,
+                attempt=attempt,
+                position=self.position,
+                health=self._monitor.health(concerns),
+                watching=self._watching(),
+                durable=durable,
+            )
+            if durable:
+                self._journal.write("snapshot", attempt=attempt, step=step, snapshot=ref.to_json())
+                self.state.rotate(frozenset({ref.id}))
+        except OSError as error:
+            if required:
+                raise RunDirError(
+                    f"the first snapshot cannot be written ({error.strerror or error}): free some "
+                    "space, or choose another run directory"
+                ) from error
+            self._journal.write(
+                "snapshot_failed", attempt=attempt, step=step, reason=str(error), durable=False
+            )
+            self._journal.warn(
+                f"step {step}: a snapshot could not be written ({error.strerror or error}); "
+                "training goes on, and more progress is at risk until the disk takes one"
+            )
+
+    def _have(self, *, durable: bool) -> bool:
+        step = self.progress.step
+        return any(ref.step == step and (ref.durable or not durable) for ref in self.refs())
+
+    def _watching(self) -> dict[str, Any]:
+        return {
+            "monitor": self._monitor.to_tree(),
+            "signals": self._observation.state_dict(),
+            "recent": [[step, list(positions)] for step, positions in self.progress.recent],
+        }

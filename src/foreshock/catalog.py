@@ -1,0 +1,114 @@
+"""Finds the members of a family by looking into its folder; nobody keeps a list.
+
+A component is a class in a file of its family's folder. Other people's packages join
+through the entry point group `foreshock.components`: each entry names a class, and the
+class's base says which family it belongs to.
+"""
+
+import inspect
+import pkgutil
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+from foreshock.core.errors import CatalogError
+
+GROUP = "foreshock.components"
+
+FAMILIES = MappingProxyType(
+    {
+        "actions": "foreshock.core.action:Action",
+        "causes": "foreshock.core.cause:Cause",
+        "detectors": "foreshock.core.detector:Detector",
+        "faults": "foreshock.core.fault:Fault",
+        "probes": "foreshock.core.probe:Probe",
+        "rules": "foreshock.core.rule:Rule",
+        "signals": "foreshock.core.signal:Signal",
+    }
+)
+"""Family folder to the contract its members keep, as `module:class`."""
+
+
+@cache
+def members(family: str) -> "MappingProxyType[str, type[Any]]":
+    """Return the components of a family by name, built-in and plugged in.
+
+    Raises:
+        CatalogError: there is no such family, a component breaks its contract, two share
+            a name, or a plug-in cannot be loaded.
+    """
+    if family not in FAMILIES:
+        raise CatalogError(f"there is no family {family!r}; there are {', '.join(FAMILIES)}")
+    contract = _resolve(FAMILIES[family])
+    found: dict[str, type[Any]] = {}
+    package = import_module(f"foreshock.{family}")
+    for info in pkgutil.iter_modules(package.__path__):
+        module = import_module(f"foreshock.{family}.{info.name}")
+        for member in _classes(module, contract):
+            if member.name != info.name:
+                raise CatalogError(
+                    f"{family}/{info.name}.py: {member.__name__}.name is {member.name!r}; the "
+                    f"file bears the component's name, so it must be {info.name!r}"
+                )
+            _add(found, family, member)
+    for entry in entry_points(group=GROUP):
+        member = _load(entry)
+        if isinstance(member, type) and issubclass(member, contract):
+            _add(found, family, member)
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def make(family: str, name: str, **settings: Any) -> Any:
+    """Build a component by family and name.
+
+    Raises:
+        CatalogError: there is none of that name, or it has no such setting.
+    """
+    known = members(family)
+    if name not in known:
+        raise CatalogError(f"{family} has no {name!r}; it has {', '.join(known)}")
+    try:
+        return known[name](**settings)
+    except TypeError as error:
+        raise CatalogError(f"{family}/{name} with {settings}: {error}") from error
+
+
+def _classes(module: Any, contract: type[Any]) -> list[type[Any]]:
+    return [
+        member
+        for member in vars(module).values()
+        if isinstance(member, type)
+        and issubclass(member, contract)
+        and member.__module__ == module.__name__
+        and not inspect.isabstract(member)
+    ]
+
+
+def _add(found: dict[str, type[Any]], family: str, member: type[Any]) -> None:
+    name = getattr(member, "name", None)
+    if not isinstance(name, str) or not name:
+        raise CatalogError(f"{family}: {member.__module__}.{member.__name__} has no name")
+    if name in found:
+        other = found[name]
+        raise CatalogError(
+            f"{family} has two components called {name!r}: {other.__module__}.{other.__name__} "
+            f"and {member.__module__}.{member.__name__}"
+        )
+    found[name] = member
+
+
+def _load(entry: Any) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:
+        raise CatalogError(
+            f"plug-in {entry.value!r} ({entry.name}) cannot be loaded: {error!r}; mend or "
+            "uninstall its package"
+        ) from error
+
+
+def _resolve(reference: str) -> type[Any]:
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,1 @@
+"""Root causes that weigh evidence: one file, one cause."""

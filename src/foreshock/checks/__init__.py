@@ -1,0 +1,1 @@
+"""Preflight checks: one file, one check."""

@@ -1,0 +1,124 @@
+"""A case: everything that is known of an episode when it is diagnosed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from foreshock.core.detector import Alarm
+from foreshock.core.names import split_series
+from foreshock.core.reading import Reading
+from foreshock.core.stats import MAD_TO_SD
+from foreshock.core.timeline import Timeline
+
+REFERENCE_STEPS = 50
+"""Steps before the onset that count as the series' healthy past in a case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jump:
+    """How far one series stands from its healthy past at one step.
+
+    Attributes:
+        ratio: value over the median of the reference.
+        z: robust deviations above that median.
+        readings: the value, as evidence.
+    """
+
+    step: int
+    value: float
+    baseline: float
+    ratio: float
+    z: float
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchFinding:
+    """A fact about the samples of the window that stands out from those before it."""
+
+    statement: str
+    strength: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An episode with its surroundings.
+
+    Attributes:
+        timeline: readings up to now.
+        alarms: of the episode, in order.
+        facts: of the run (has_scaler, precision, …).
+        batch_findings: what stands out in the samples trained since the onset; None if
+            they could not be looked at.
+        tried: what has been tried in this incident without success, by rung.
+    """
+
+    timeline: Timeline
+    alarms: Sequence[Alarm]
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    batch_findings: Sequence[BatchFinding] | None = None
+    tried: Sequence[str] = ()
+
+    @property
+    def onset_step(self) -> int:
+        """First step at which any alarmed series left its range."""
+        return min(alarm.onset_step for alarm in self.alarms)
+
+    @property
+    def last_step(self) -> int:
+        """Last step that has been seen."""
+        return int(self.timeline.steps[-1]) if len(self.timeline) else self.alarms[-1].step
+
+    @property
+    def alarmed_steps(self) -> tuple[int, ...]:
+        """Distinct steps with an alarm."""
+        return tuple(sorted({alarm.step for alarm in self.alarms}))
+
+    @property
+    def loss_moved_step(self) -> int | None:
+        """First step at which the loss left its range, as far as its alarms tell."""
+        moved = [alarm.onset_step for alarm in self.alarms if alarm.signal == "loss"]
+        return min(moved, default=None)
+
+    def alarms_of(self, signal: str) -> list[Alarm]:
+        """The alarms of one signal, every scope."""
+        return [alarm for alarm in self.alarms if alarm.signal == signal]
+
+    def jump(self, series: str, step: int) -> Jump | None:
+        """How far `series` stands at `step` from the steps before the onset.
+
+        None if it is not measured then, or has too little past (5 finite values).
+        """
+        now = self.timeline.values(series, step, step)
+        first = self.onset_step - REFERENCE_STEPS
+        past = self.timeline.values(series, first, self.onset_step - 1)
+        past = past[np.isfinite(past)]
+        if len(now) == 0 or len(past) < 5:
+            return None
+        value, baseline = float(now[0]), float(np.median(past))
+        spread = MAD_TO_SD * float(np.median(np.abs(past - baseline)))
+        spread = max(spread, 0.01 * abs(baseline), 1e-12)
+        return Jump(
+            step=step,
+            value=value,
+            baseline=baseline,
+            ratio=value / baseline if baseline else math.inf,
+            z=(value - baseline) / spread,
+            readings=tuple(self.timeline.readings(series, step, step)),
+        )
+
+    def peak(self, series: str) -> Jump | None:
+        """The largest jump of `series` since the onset."""
+        values = self.timeline.values(series, self.onset_step, None)
+        if len(values) == 0 or not np.isfinite(values).any():
+            return None
+        steps = self.timeline.steps[-len(values) :]
+        finite = np.where(np.isfinite(values), values, -np.inf)
+        return self.jump(series, int(steps[int(np.argmax(finite))]))
+
+    def series_of(self, signal: str) -> list[str]:
+        """Every measured series of one signal."""
+        return [name for name in self.timeline.series if split_series(name)[0] == signal]

@@ -1,0 +1,236 @@
+"""Causes weigh evidence; a diagnosis is the ranked list, and the way it was reached."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from foreshock.core.case import Case
+from foreshock.core.detector import Alarm
+from foreshock.core.reading import Reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One fact for or against a cause.
+
+    Attributes:
+        statement: the fact in words, with its numbers.
+        weight: what it adds to the log-odds of the cause, in nats: positive speaks for
+            it, negative against. +2 multiplies the odds by 7.
+        readings: the readings behind it.
+    """
+
+    statement: str
+    weight: float
+    readings: tuple[Reading, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        return {
+            "statement": self.statement,
+            "weight": self.weight,
+            "readings": [reading.to_json() for reading in self.readings],
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Evidence":
+        """Undo `to_json`."""
+        readings = tuple(Reading.from_json(one) for one in fields["readings"])
+        return cls(statement=fields["statement"], weight=fields["weight"], readings=readings)
+
+
+class Cause(ABC):
+    """A hypothesis on why a run left its healthy range.
+
+    A frozen keyword-only dataclass. Its texts tell an engineer what it predicts and
+    how to settle it; `weigh` tells what the readings say.
+
+    Attributes:
+        name: unique within the family; the file bears the same name.
+        predicts: which signals move, in what order, where first.
+        contradicts: what speaks against it.
+        settled_by: the experiment that would settle it.
+        data_may_be_at_fault: whether the data consumed since the onset is suspect.
+        prior: log-odds before any evidence, against `unknown` at 0.
+    """
+
+    name: ClassVar[str]
+    predicts: ClassVar[str]
+    contradicts: ClassVar[str]
+    settled_by: ClassVar[str]
+    data_may_be_at_fault: ClassVar[bool]
+    prior: ClassVar[float]
+
+    @abstractmethod
+    def weigh(self, case: Case) -> list[Evidence]:
+        """Return the evidence in a case; an empty list if it says nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A cause with its probability among the candidates and the evidence behind it."""
+
+    cause: str
+    probability: float
+    evidence: tuple[Evidence, ...]
+    data_may_be_at_fault: bool
+    settled_by: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        return {
+            "cause": self.cause,
+            "probability": round(self.probability, 4),
+            "data_may_be_at_fault": self.data_may_be_at_fault,
+            "settled_by": self.settled_by,
+            "evidence": [evidence.to_json() for evidence in self.evidence],
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Candidate":
+        """Undo `to_json`."""
+        rest: dict[str, Any] = dict(fields)
+        rest["evidence"] = tuple(Evidence.from_json(one) for one in fields["evidence"])
+        return cls(**rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One question of the decision tree, its answer, and the readings that gave it."""
+
+    question: str
+    answer: str
+    readings: tuple[Reading, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "readings": [reading.to_json() for reading in self.readings],
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Branch":
+        """Undo `to_json`."""
+        readings = tuple(Reading.from_json(one) for one in fields["readings"])
+        return cls(question=fields["question"], answer=fields["answer"], readings=readings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What is thought to have happened.
+
+    Attributes:
+        onset_step: first step at which a signal left its healthy range (causal).
+        alarm_step: step of the first alarm.
+        loss_moved_step: first step at which the loss left its range, or None.
+        first_mover: the series that moved first.
+        candidates: ranked, the likeliest first; probabilities sum to 1.
+        path: the way through the decision tree.
+    """
+
+    onset_step: int
+    alarm_step: int
+    loss_moved_step: int | None
+    first_mover: str
+    candidates: tuple[Candidate, ...]
+    path: tuple[Branch, ...]
+
+    @property
+    def top(self) -> Candidate:
+        """The likeliest cause."""
+        return self.candidates[0]
+
+    @property
+    def data_suspicion(self) -> float:
+        """Probability of the causes under which the data may be at fault."""
+        return sum(one.probability for one in self.candidates if one.data_may_be_at_fault)
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        return {
+            "onset_step": self.onset_step,
+            "alarm_step": self.alarm_step,
+            "loss_moved_step": self.loss_moved_step,
+            "first_mover": self.first_mover,
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+            "path": [branch.to_json() for branch in self.path],
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Diagnosis":
+        """Undo `to_json`."""
+        rest: dict[str, Any] = dict(fields)
+        rest["candidates"] = tuple(Candidate.from_json(one) for one in fields["candidates"])
+        rest["path"] = tuple(Branch.from_json(one) for one in fields["path"])
+        return cls(**rest)
+
+
+def diagnose(case: Case, causes: Iterable[Cause]) -> Diagnosis:
+    """Rank the causes of a case: log-odds add up, and are normalised over the candidates.
+
+    Raises:
+        ValueError: the case has no alarm, or there is no cause to rank.
+    """
+    if not case.alarms:
+        raise ValueError("a case without an alarm cannot be diagnosed")
+    weighed = [(cause, tuple(cause.weigh(case))) for cause in causes]
+    if not weighed:
+        raise ValueError("no causes were given to rank")
+    odds = [cause.prior + sum(fact.weight for fact in facts) for cause, facts in weighed]
+    peak = max(odds)
+    shares = [math.exp(value - peak) for value in odds]
+    total = sum(shares)
+    candidates = [
+        Candidate(
+            cause=cause.name,
+            probability=share / total,
+            evidence=facts,
+            data_may_be_at_fault=cause.data_may_be_at_fault,
+            settled_by=cause.settled_by,
+        )
+        for (cause, facts), share in zip(weighed, shares, strict=True)
+    ]
+    candidates.sort(key=lambda one: (-one.probability, one.cause))
+    first = min(case.alarms, key=_moved_first)
+    return Diagnosis(
+        onset_step=case.onset_step,
+        alarm_step=case.alarms[0].step,
+        loss_moved_step=case.loss_moved_step,
+        first_mover=first.series,
+        candidates=tuple(candidates),
+        path=decision_path(case),
+    )
+
+
+def _moved_first(alarm: Alarm) -> tuple[int, int, int]:
+    """Earliest onset; among equals the whole run before its parts, and the loss last."""
+    return alarm.onset_step, not alarm.series.endswith("/global"), alarm.signal == "loss"
+
+
+def decision_path(case: Case) -> tuple[Branch, ...]:
+    """Walk the decision tree of the sources: non-finite? falls back by itself? or lasting?"""
+    broken = [a for a in case.alarms if not math.isfinite(a.value)]
+    gradient = [a for a in broken if a.signal in ("grad_norm", "loss", "param_norm")]
+    question = "Is the gradient norm, the loss or a weight NaN or Inf?"
+    if gradient:
+        answer = f"yes, {gradient[0].series} at step {gradient[0].step}: overflow or broken state"
+        return (Branch(question=question, answer=answer, readings=_of(case, gradient)),)
+    first = Branch(question=question, answer="no", readings=_of(case, case.alarms[:1]))
+    question = "Has every signal fallen back into its range by itself?"
+    last = case.alarms[-1]
+    if case.last_step > last.step:
+        answer = f"yes, since step {last.step + 1}: a hard or odd batch is the first suspect"
+    else:
+        answer = f"not by step {case.last_step}: lasting instability, or still inside bad data"
+    return first, Branch(question=question, answer=answer, readings=_of(case, [last]))
+
+
+def _of(case: Case, alarms: Sequence[Alarm]) -> tuple[Reading, ...]:
+    found: list[Reading] = []
+    for alarm in alarms:
+        found += case.timeline.readings(alarm.series, alarm.step, alarm.step)
+    return tuple(found)

@@ -1,0 +1,159 @@
+"""Incidents, rebuilt from the journal: what was decided is never rewound."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from foreshock.core.action import Plan
+
+
+class Outcome(StrEnum):
+    """How an incident ended."""
+
+    RECOVERED = "recovered"
+    HALTED = "halted"
+
+
+@dataclass(kw_only=True)
+class PlanRecord:
+    """A plan with what has become of it.
+
+    Attributes:
+        id: number of the plan in the run.
+        step: step at which it was decided.
+        done: number of its actions that have been carried out.
+        results: what each did, in words.
+        finished: whether all of them have.
+    """
+
+    id: int
+    plan: Plan
+    step: int
+    position: int
+    results: list[str] = field(default_factory=list[str])
+    finished: bool = False
+
+    @property
+    def done(self) -> int:
+        """How many of its actions have been carried out."""
+        return len(self.results)
+
+
+@dataclass(kw_only=True)
+class Incident:
+    """From the first alarm to verified recovery, with everything decided between.
+
+    Attributes:
+        id: number of the incident in the run, from 1.
+        onset_step: first step at which a signal left its range.
+        alarm_step: step of the first alarm.
+        last_alarm_step: latest alarmed step so far; recovery is judged beyond it.
+        cause: the likeliest cause when it was opened.
+        diagnosis: the JSON of the latest diagnosis.
+        plans: in order.
+        outcome: None while open.
+        verification: the JSON of the latest verification.
+    """
+
+    id: int
+    attempt: int
+    onset_step: int
+    alarm_step: int
+    last_alarm_step: int
+    loss_moved_step: int | None
+    first_mover: str
+    cause: str
+    diagnosis: dict[str, Any]
+    alarms: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    plans: list[PlanRecord] = field(default_factory=list[PlanRecord])
+    outcome: Outcome | None = None
+    verification: dict[str, Any] | None = None
+    closed_step: int | None = None
+
+    @property
+    def rollbacks(self) -> list[PlanRecord]:
+        """The plans that went back."""
+        return [record for record in self.plans if record.plan.target_step is not None]
+
+
+class IncidentBook:
+    """Every incident of a run, folded from the journal's records.
+
+    >>> book = IncidentBook()
+    >>> book.open is None
+    True
+    """
+
+    def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.incidents: list[Incident] = []
+        self.num_plans = 0
+        for record in records:
+            self.apply(record)
+
+    @property
+    def open(self) -> Incident | None:
+        """The incident that has not ended yet; there is at most one."""
+        last = self.incidents[-1] if self.incidents else None
+        return last if last is not None and last.outcome is None else None
+
+    @property
+    def unfinished_plan(self) -> PlanRecord | None:
+        """A plan that was journalled but not carried out to its end."""
+        incident = self.incidents[-1] if self.incidents else None
+        if incident is None or not incident.plans:
+            return None
+        last = incident.plans[-1]
+        return None if last.finished else last
+
+    @property
+    def num_rollbacks(self) -> int:
+        """Rollbacks in the whole run."""
+        return sum(len(incident.rollbacks) for incident in self.incidents)
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take in one record of the journal; kinds that are not about incidents pass by."""
+        match record["kind"]:
+            case "plan":
+                self._planned(record)
+            case "action_done":
+                self.incidents[-1].plans[-1].results.append(record["result"])
+            case "plan_done":
+                self.incidents[-1].plans[-1].finished = True
+            case "verification":
+                self.incidents[-1].verification = record["verification"]
+            case "incident_closed":
+                self.incidents[-1].outcome = Outcome(record["outcome"])
+                self.incidents[-1].closed_step = record["step"]
+            case _:
+                pass
+
+    def _planned(self, record: Mapping[str, Any]) -> None:
+        """One record opens an incident or takes it further, and holds the plan: all or nothing."""
+        diagnosis = record["diagnosis"]
+        incident = self.open
+        if incident is None:
+            incident = Incident(
+                id=record["incident"],
+                attempt=record["attempt"],
+                onset_step=diagnosis["onset_step"],
+                alarm_step=diagnosis["alarm_step"],
+                last_alarm_step=record["last_alarm_step"],
+                loss_moved_step=diagnosis["loss_moved_step"],
+                first_mover=diagnosis["first_mover"],
+                cause=diagnosis["candidates"][0]["cause"],
+                diagnosis=diagnosis,
+            )
+            self.incidents.append(incident)
+        incident.diagnosis = diagnosis
+        incident.last_alarm_step = max(incident.last_alarm_step, record["last_alarm_step"])
+        incident.alarms += record["alarms"]
+        self.num_plans = max(self.num_plans, record["plan_id"])
+        incident.plans.append(
+            PlanRecord(
+                id=record["plan_id"],
+                plan=Plan.from_json(record["plan"]),
+                step=record["step"],
+                position=record["position"],
+            )
+        )

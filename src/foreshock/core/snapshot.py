@@ -1,0 +1,160 @@
+"""Which snapshot to go back to: the newest that is healthy and older than the onset."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from foreshock.core.errors import SnapshotError
+from foreshock.core.reading import json_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What was known of a run's health when a snapshot was taken.
+
+    Attributes:
+        concerns: why it should not be gone back to; empty if healthy.
+        figures: the readings behind that, by name.
+    """
+
+    concerns: tuple[str, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing speaks against going back to it."""
+        return not self.concerns
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        figures = {name: json_number(value) for name, value in self.figures.items()}
+        return {"concerns": list(self.concerns), "figures": figures}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Health":
+        """Undo `to_json`."""
+        figures = {
+            name: math.nan if isinstance(value, str) and value == "NaN" else float(value)
+            for name, value in fields["figures"].items()
+        }
+        return cls(concerns=tuple(fields["concerns"]), figures=figures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRef:
+    """The label of a snapshot: everything but its content.
+
+    Attributes:
+        id: unique in the run.
+        attempt: attempt in which it was taken.
+        step: number of the last step it contains (0 = before the first).
+        position: watermark of the stream.
+        durable: whether it is on disk.
+        digest: digest of the logical state.
+        health: what was known when it was taken.
+    """
+
+    id: str
+    attempt: int
+    step: int
+    position: int
+    durable: bool
+    digest: str
+    health: Health
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        return {**asdict(self), "health": self.health.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "SnapshotRef":
+        """Undo `to_json`.
+
+        Raises:
+            SnapshotError: a field is missing or has the wrong type.
+        """
+        try:
+            return cls(
+                id=str(fields["id"]),
+                attempt=int(fields["attempt"]),
+                step=int(fields["step"]),
+                position=int(fields["position"]),
+                durable=bool(fields["durable"]),
+                digest=str(fields["digest"]),
+                health=Health.from_json(fields["health"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SnapshotError(f"a snapshot's label is damaged: {error!r}") from error
+
+
+class Judged(NamedTuple):
+    """A snapshot and why it was passed over (empty for the one that was chosen)."""
+
+    ref: SnapshotRef
+    objection: str
+
+
+class Choice(NamedTuple):
+    """The chosen target, or None, and the judgement on each candidate, newest first."""
+
+    target: SnapshotRef | None
+    judged: tuple[Judged, ...]
+
+
+def in_lineage(ref: SnapshotRef, rollbacks: Sequence[tuple[int, int]]) -> bool:
+    """Whether a snapshot still belongs to the run's past after its rollbacks.
+
+    Args:
+        ref: the snapshot.
+        rollbacks: (attempt that began, step gone back to) of every rollback and resume.
+
+    A snapshot was undone if time later went back to before it.
+
+    >>> ref = SnapshotRef(id="a", attempt=1, step=40, position=0, durable=True, digest="",
+    ...     health=Health())
+    >>> in_lineage(ref, [(2, 40)]), in_lineage(ref, [(2, 30)])
+    (True, False)
+    """
+    return all(attempt <= ref.attempt or ref.step <= step for attempt, step in rollbacks)
+
+
+def choose_target(candidates: Sequence[SnapshotRef], onset_step: int, older_by: int = 0) -> Choice:
+    """Choose the newest healthy snapshot from before the onset; not simply the latest.
+
+    Args:
+        candidates: the snapshots of the run's lineage.
+        onset_step: first step at which a signal left its healthy range. A snapshot of
+            step `onset_step - 1` is the last that can be clean.
+        older_by: how many distinct steps further back than the newest fit one, since a
+            recovery from there has failed. If there are fewer, the oldest fit one.
+
+    If a step is both in memory and on disk, memory is chosen: it is faster.
+
+    Reference: OPT-175B log book: go back to a checkpoint whose loss scale is at least 1
+    and whose activation norm falls, not to the latest.
+    """
+    newest_first = sorted(candidates, key=lambda ref: (-ref.step, ref.durable, ref.id))
+    judged: list[Judged] = []
+    fit: list[SnapshotRef] = []
+    for ref in newest_first:
+        if ref.step >= onset_step:
+            objection = f"taken at step {ref.step}, not before the onset at step {onset_step}"
+        elif not ref.health.healthy:
+            objection = "; ".join(ref.health.concerns)
+        else:
+            objection = ""
+            if all(ref.step != other.step for other in fit):
+                fit.append(ref)
+        judged.append(Judged(ref, objection))
+    if not fit:
+        return Choice(None, tuple(judged))
+    target = fit[min(older_by, len(fit) - 1)]
+    passed_over = "fit, but a recovery from here has failed before"
+    judged = [
+        Judged(ref, passed_over)
+        if not objection and ref.step > target.step
+        else Judged(ref, objection)
+        for ref, objection in judged
+    ]
+    return Choice(target, tuple(judged))

@@ -1,0 +1,90 @@
+"""Shares of a text that are not text: replacement, control and mojibake characters.
+
+Windows of a byte stream begin and end inside characters. Decoding such a window yields up
+to three U+FFFD at either end that say nothing about the data, so those are left out.
+"""
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+REPLACEMENT = "\ufffd"
+_MAX_CUT_BYTES = 3  # a UTF-8 character has at most four bytes, so a cut leaves at most three
+
+# What UTF-8's continuation bytes 0x80 to 0xBF look like after a wrong decoding as Latin-1 or
+# as Windows-1252; a lead byte becomes one of U+00C2 to U+00F4.
+_TAIL = "[\u0080-\u00bf" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore") + "]"
+_MOJIBAKE = re.compile(
+    f"[\u00c2-\u00df]{_TAIL}|[\u00e0-\u00ef]{_TAIL}{{2}}|[\u00f0-\u00f4]{_TAIL}{{3}}"
+)
+
+
+def text_of(
+    tokens: NDArray[np.integer] | None, text: str | None, tokens_are_bytes: bool
+) -> str | None:
+    """Return the text of a sample: `text` itself, else bytes decoded as UTF-8, else None.
+
+    Undecodable bytes become U+FFFD. Token values outside 0 to 255 are special tokens of a
+    byte-level model and are left out.
+
+    >>> text_of(np.array([256, 72, 105]), None, tokens_are_bytes=True)
+    'Hi'
+    """
+    if text is not None:
+        return text
+    if tokens is None or not tokens_are_bytes:
+        return None
+    return (
+        tokens[(tokens >= 0) & (tokens < 256)].astype(np.uint8).tobytes().decode(errors="replace")
+    )
+
+
+def _without_cut_edges(text: str) -> str:
+    head = text[:_MAX_CUT_BYTES].lstrip(REPLACEMENT) + text[_MAX_CUT_BYTES:]
+    return head[:-_MAX_CUT_BYTES] + head[-_MAX_CUT_BYTES:].rstrip(REPLACEMENT)
+
+
+def replacement_share(text: str) -> float:
+    """Return the share of U+FFFD among the characters, cut edges aside; 0 if empty.
+
+    >>> replacement_share("ab" + REPLACEMENT + "d")
+    0.25
+    >>> replacement_share(REPLACEMENT + "bcd")  # a window that starts inside a character
+    0.0
+    """
+    text = _without_cut_edges(text)
+    return text.count(REPLACEMENT) / len(text) if text else 0.0
+
+
+def non_text_share(text: str) -> float:
+    """Return the share of characters that no writing system uses; 0 if empty.
+
+    Counted are U+FFFD (cut edges aside); C0 and C1 controls and DEL, except tab, line feed,
+    vertical tab, form feed and carriage return; surrogates, private use and noncharacters;
+    and mojibake: UTF-8 that was decoded as Latin-1 or Windows-1252, recognised by its exact
+    lead and continuation pattern. Letters of any script count as text.
+
+    >>> non_text_share("naïve, 世界, привет")
+    0.0
+    >>> non_text_share("naïve".encode().decode("latin-1"))  # naÃ¯ve: two of six
+    0.3333333333333333
+    """
+    text = _without_cut_edges(text)
+    if not text:
+        return 0.0
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    low = points < 0xA0
+    bad = low & ((points < 9) | ((points > 13) & (points < 32)) | (points > 126))
+    high = points[points >= 0xD800]
+    num_bad = np.count_nonzero(bad) + np.count_nonzero(
+        (high < 0xF900)  # surrogates and private use
+        | (high == 0xFFFD)
+        | ((high >= 0xFDD0) & (high <= 0xFDEF))
+        | ((high & 0xFFFE) == 0xFFFE)
+        | (high >= 0xF0000)
+    )
+    # C1 controls inside a match were counted above already.
+    for match in _MOJIBAKE.finditer(text):
+        num_bad += sum(not 0x7F <= ord(c) < 0xA0 for c in match.group())
+    return float(num_bad / len(text))

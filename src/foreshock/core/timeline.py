@@ -1,0 +1,153 @@
+"""The recent past of a run: what every series was at every step, in memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foreshock.core.names import split_series
+from foreshock.core.reading import Reading
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Timeline:
+    """A bounded table of steps and series; the oldest rows make room for new ones.
+
+    Steps rise strictly: when time goes backwards, `rewind` cuts the rows that were
+    undone. Rows keep the attempt in which they were measured.
+
+    Args:
+        series: column names, `[S]`.
+        capacity: rows kept.
+
+    >>> line = Timeline(["loss/global"], capacity=2)
+    >>> for step in range(3):
+    ...     line.append(1, step, True, [float(step)])
+    >>> line.steps.tolist(), line.values("loss/global").tolist()
+    ([1, 2], [1.0, 2.0])
+    """
+
+    def __init__(self, series: Sequence[str], capacity: int = 2048) -> None:
+        self.series = tuple(series)
+        self._place = {name: place for place, name in enumerate(self.series)}
+        self._capacity = capacity
+        self._attempts = np.zeros(2 * capacity, np.int64)
+        self._steps = np.zeros(2 * capacity, np.int64)
+        self._committed = np.zeros(2 * capacity, np.bool_)
+        self._values = np.zeros((2 * capacity, len(self.series)), np.float64)
+        self._start = self._end = 0
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def append(
+        self, attempt: int, step: int, committed: bool, values: Sequence[float] | Floats
+    ) -> None:
+        """Take in one step.
+
+        Raises:
+            ValueError: the step is not after the last one.
+        """
+        if len(self) and step <= self._steps[self._end - 1]:
+            raise ValueError(
+                f"step {step} is not after the timeline's last step {self._steps[self._end - 1]}; "
+                "rewind first"
+            )
+        if self._end == len(self._steps):
+            self._compact()
+        row = self._end
+        self._attempts[row], self._steps[row] = attempt, step
+        self._committed[row] = committed
+        self._values[row] = values
+        self._end += 1
+        self._start = max(self._start, self._end - self._capacity)
+
+    def rewind(self, step: int) -> None:
+        """Forget every row after `step`."""
+        kept = int(np.searchsorted(self.steps, step, side="right"))
+        self._end = self._start + kept
+
+    @property
+    def attempts(self) -> Ints:
+        """`[T]` attempt of each row."""
+        return self._attempts[self._start : self._end]
+
+    @property
+    def steps(self) -> Ints:
+        """`[T]` step of each row."""
+        return self._steps[self._start : self._end]
+
+    @property
+    def committed(self) -> NDArray[np.bool_]:
+        """`[T]` whether the row's update was made."""
+        return self._committed[self._start : self._end]
+
+    @property
+    def table(self) -> Floats:
+        """`[T, S]` every value."""
+        return self._values[self._start : self._end]
+
+    def has(self, series: str) -> bool:
+        """Whether a series is measured."""
+        return series in self._place
+
+    def values(self, series: str, first: int | None = None, last: int | None = None) -> Floats:
+        """`[T]` values of one series, of the steps from `first` to `last`, both included.
+
+        A series that is not measured gives an empty array.
+        """
+        if series not in self._place:
+            return np.zeros(0)
+        low, high = self._rows(first, last)
+        return self.table[low:high, self._place[series]]
+
+    def readings(
+        self, series: str, first: int | None = None, last: int | None = None
+    ) -> list[Reading]:
+        """The same as readings, which carry their attempt and step."""
+        low, high = self._rows(first, last)
+        signal, scope = split_series(series)
+        rows = zip(
+            self.attempts[low:high].tolist(),
+            self.steps[low:high].tolist(),
+            self.values(series, first, last).tolist(),
+            strict=False,
+        )
+        return [Reading(attempt, step, signal, scope, value) for attempt, step, value in rows]
+
+    def to_tree(self) -> dict[str, Any]:
+        """A value from which `load_tree` restores this timeline."""
+        return {
+            "series": list(self.series),
+            "attempts": self.attempts.copy(),
+            "steps": self.steps.copy(),
+            "committed": self.committed.astype(np.uint8),
+            "values": self.table.copy(),
+        }
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Replace the rows by those of `to_tree`; columns are matched by name."""
+        count = len(tree["steps"])
+        self._start, self._end = 0, count
+        self._attempts[:count] = tree["attempts"]
+        self._steps[:count] = tree["steps"]
+        self._committed[:count] = np.asarray(tree["committed"]).astype(np.bool_)
+        self._values[:count] = np.nan
+        for place, name in enumerate(tree["series"]):
+            if name in self._place:
+                self._values[:count, self._place[name]] = tree["values"][:, place]
+
+    def _rows(self, first: int | None, last: int | None) -> tuple[int, int]:
+        steps = self.steps
+        low = 0 if first is None else int(np.searchsorted(steps, first, side="left"))
+        high = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
+        return low, max(low, high)
+
+    def _compact(self) -> None:
+        count = len(self)
+        for column in (self._attempts, self._steps, self._committed, self._values):
+            column[:count] = column[self._start : self._end].copy()
+        self._start, self._end = 0, count

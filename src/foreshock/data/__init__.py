@@ -1,0 +1,1 @@
+"""The resumable stream, its quarantine ledger, and the statistics of a batch."""

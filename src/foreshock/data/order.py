@@ -1,0 +1,235 @@
+"""Which sample stands at which position: pure arithmetic, without a dataset in sight.
+
+A run is an ordered list of stages; a stage is a seeded mixture of named sources. A position
+counts samples from the start of the run, so neither batch size nor world size enters here.
+"""
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from foreshock.core.errors import ConfigError, StreamError
+from foreshock.data.feistel import feistel, feistel_array
+
+__all__ = ["Order", "SampleId", "SourceShare", "StageOrder", "feistel", "feistel_array"]
+
+FORMAT = "foreshock-order-1"
+"""Changes whenever the same description would yield another order."""
+
+
+class SampleId(NamedTuple):
+    """The name of a sample that outlives batch size, world size and repeats."""
+
+    stage: str
+    source: str
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  (no one searches an id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceShare:
+    """One source of a stage: how many samples it holds and which share it is to have.
+
+    Args:
+        name: the source's name; the same name means the same data in every stage.
+        num_samples: how many samples the dataset holds, at least 1.
+        share: weight in the mixture, above 0, in any unit (shares are normalised);
+            None means "in proportion to its size".
+    """
+
+    name: str
+    num_samples: int
+    share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOrder:
+    """A stage: a mixture of sources, permuted within the stage, afresh in every repeat.
+
+    One repeat holds `num_samples` positions, by default as many as the sources hold
+    together. Source i gets a quota of them in proportion to its share, rounded by largest
+    remainder (ties: the earlier source). Each source is walked through in passes, every pass
+    a permutation of its own, and a repeat goes on where the last one stopped. So at the end
+    of every repeat any two samples of a source have been visited equally often, give or take
+    one: a quota below the size gives a random subset, another one next time; a quota above
+    it repeats the source. Without shares and `num_samples` a repeat is an epoch: every
+    sample exactly once.
+
+    Visits of one repeat are shuffled over the whole repeat: where a quota exceeds the size,
+    two visits of a sample may be close together. A smaller `num_samples` with more `repeats`
+    spreads them further apart.
+
+    Args:
+        name: unique within the order; it enters the permutation.
+        sources: at least one; either all or none have a share.
+        num_samples: positions in one repeat.
+        repeats: how often; None is endless and allowed in the last stage only.
+
+    Raises:
+        ConfigError: a value outside these limits, or a source whose quota rounds to 0.
+
+    >>> stage = StageOrder(name="mix", num_samples=10, sources=(
+    ...     SourceShare(name="web", num_samples=100, share=0.7),
+    ...     SourceShare(name="code", num_samples=2, share=0.3)))
+    >>> stage.quotas
+    (7, 3)
+    >>> sum(stage.locate(i, seed=0).source == "code" for i in range(10))
+    3
+
+    No source for the pass rule: our choice, because no sample is then dropped for good.
+    """
+
+    name: str
+    sources: tuple[SourceShare, ...]
+    num_samples: int | None = None
+    repeats: int | None = 1
+
+    def __post_init__(self) -> None:
+        where = f"stage {self.name!r}"
+        names = [s.name for s in self.sources]
+        shares = [s.share for s in self.sources]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"{where}: sources={names}; give one or more, each named once")
+        if empty := [s.name for s in self.sources if s.num_samples < 1]:
+            raise ConfigError(f"{where}: {empty} hold no samples; leave empty sources out")
+        if None in shares and set(shares) != {None}:
+            raise ConfigError(f"{where}: shares={shares}; give every source a share, or none")
+        if not all(s is None or 0 < s < float("inf") for s in shares):
+            raise ConfigError(f"{where}: shares={shares}; each must be finite and above 0")
+        if self.num_samples is not None and self.num_samples < 1:
+            raise ConfigError(f"{where}: num_samples={self.num_samples}; must be at least 1")
+        if self.repeats is not None and self.repeats < 1:
+            raise ConfigError(f"{where}: repeats={self.repeats}; must be at least 1, or None")
+        if starved := [n for n, q in zip(names, self.quotas, strict=True) if q == 0]:
+            raise ConfigError(
+                f"{where}: with num_samples={self.num_per_repeat} the quota of {starved} rounds "
+                "to 0; raise num_samples or their share, or leave them out"
+            )
+
+    @cached_property
+    def num_per_repeat(self) -> int:
+        """Positions in one repeat."""
+        return self.num_samples or sum(s.num_samples for s in self.sources)
+
+    @cached_property
+    def quotas(self) -> tuple[int, ...]:
+        """Positions that each source has in one repeat; they sum to `num_per_repeat`."""
+        shares = [Fraction(s.num_samples if s.share is None else s.share) for s in self.sources]
+        exact = [share * self.num_per_repeat / sum(shares) for share in shares]
+        quotas = [int(quota) for quota in exact]
+        by_remainder = sorted(range(len(exact)), key=lambda i: quotas[i] - exact[i])
+        for i in by_remainder[: self.num_per_repeat - sum(quotas)]:
+            quotas[i] += 1
+        return tuple(quotas)
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(accumulate(self.quotas))
+
+    @property
+    def total(self) -> int | None:
+        """Positions in all repeats; None if endless."""
+        return None if self.repeats is None else self.num_per_repeat * self.repeats
+
+    def locate(self, offset: int, seed: int) -> SampleId:
+        """Return the sample at `offset` from the stage's start (not bounded by `repeats`)."""
+        repeat, offset = divmod(offset, self.num_per_repeat)
+        slot = feistel(offset, self.num_per_repeat, _key(seed, self.name, repeat))
+        rank = bisect_right(self._ends, slot)
+        source, quota = self.sources[rank], self.quotas[rank]
+        nth = slot - (self._ends[rank] - quota)
+        if quota == source.num_samples:  # one whole pass, already shuffled by the slot
+            return SampleId(self.name, source.name, nth)
+        visit, nth = divmod(repeat * quota + nth, source.num_samples)
+        key = _key(seed, self.name, source.name, visit)
+        return SampleId(self.name, source.name, feistel(nth, source.num_samples, key))
+
+
+class Order:
+    """The whole run's order: `position -> SampleId` in O(1), and back from its description.
+
+    Args:
+        stages: one after another; names unique; only the last may be endless.
+        seed: any integer.
+
+    Raises:
+        ConfigError: no stage, a repeated name, an endless stage before the last, or one
+            source name with two sizes.
+
+    >>> order = Order([StageOrder(name="a", sources=(SourceShare(name="x", num_samples=4),))], 0)
+    >>> sorted(order.locate(p).index for p in range(4)), order.total
+    ([0, 1, 2, 3], 4)
+    >>> Order.from_description(order.describe()).locate(2) == order.locate(2)
+    True
+    """
+
+    def __init__(self, stages: Sequence[StageOrder], seed: int) -> None:
+        self.stages = tuple(stages)
+        self.seed = seed
+        names = [s.name for s in self.stages]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"stages={names}; give one or more, each with a name of its own")
+        if endless := [s.name for s in self.stages[:-1] if s.total is None]:
+            raise ConfigError(f"stages {endless} are endless (repeats=None); only the last may be")
+        self.sizes: dict[str, int] = {}
+        for source in (source for stage in self.stages for source in stage.sources):
+            known = self.sizes.setdefault(source.name, source.num_samples)
+            if known != source.num_samples:
+                raise ConfigError(
+                    f"source {source.name!r} has {known} samples in one stage and "
+                    f"{source.num_samples} in another; one name must mean one dataset"
+                )
+        ends = list(accumulate(stage.total or 0 for stage in self.stages))
+        self._starts = [0, *ends[:-1]]
+        self.total: int | None = None if self.stages[-1].total is None else ends[-1]
+
+    def locate(self, position: int) -> SampleId:
+        """Return which sample stands at a raw position, 0 <= position < total.
+
+        Raises:
+            StreamError: the position lies outside the order.
+        """
+        if position < 0 or (self.total is not None and position >= self.total):
+            end = "endless" if self.total is None else f"{self.total} positions long"
+            raise StreamError(f"position={position}: outside the order, which is {end}")
+        rank = bisect_right(self._starts, position) - 1
+        return self.stages[rank].locate(position - self._starts[rank], self.seed)
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that determines the order, as JSON-able values."""
+        return {"format": FORMAT, "seed": self.seed, "stages": [asdict(s) for s in self.stages]}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that differ where the description differs."""
+        text = json.dumps(self.describe(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Order":
+        """Rebuild an order from `describe()`, also after a trip through JSON.
+
+        Raises:
+            StreamError: another format, or a field is missing or malformed.
+        """
+        if description.get("format") != FORMAT:
+            raise StreamError(f"format={description.get('format')!r}; this version reads {FORMAT}")
+        try:
+            stages = [
+                StageOrder(**{**s, "sources": tuple(SourceShare(**x) for x in s["sources"])})
+                for s in description["stages"]
+            ]
+            return cls(stages, description["seed"])
+        except (KeyError, TypeError) as error:
+            raise StreamError(f"not the description of an order: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _key(*parts: int | str) -> int:
+    text = json.dumps(parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

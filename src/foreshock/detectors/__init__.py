@@ -1,0 +1,1 @@
+"""Pure rules over one signal: one file, one rule."""

@@ -1,0 +1,139 @@
+"""Runs a Program: the thin driver that every command shares."""
+
+import importlib.util
+import inspect
+import random
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreshock.core.errors import ProgramError
+from foreshock.core.probe import Probe
+from foreshock.core.program import Program, ProgramFunction, Settings
+from foreshock.data.stream import Stream
+from foreshock.guard import Guard
+from foreshock.probes.held_out_loss import HeldOutLoss
+
+
+def load_program(reference: str) -> ProgramFunction:
+    """Load `PATH.py:function`. The file is executed, as `python PATH.py` would be.
+
+    Raises:
+        ProgramError: the reference, the file or the function is not as it should be.
+    """
+    path_text, _, name = reference.rpartition(":")
+    if not path_text or not name:
+        raise ProgramError(f"{reference!r} is not of the form PATH.py:function")
+    path = Path(path_text)
+    if not path.is_file():
+        raise ProgramError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ProgramError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ProgramError(f"{path} raised {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        offered = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ProgramError(
+            f"{path} has no function {name!r}; it has {', '.join(offered) or 'none'}"
+        )
+    return function
+
+
+def build(function: ProgramFunction, settings: Settings) -> Program:
+    """Seed the global generators and call a program function.
+
+    Raises:
+        ProgramError: it raises, or what it returns is not a usable Program.
+    """
+    seed_everything(settings.seed)
+    name = getattr(function, "__name__", "program")
+    try:
+        program = function(settings)
+    except Exception as error:
+        raise ProgramError(f"{name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(program, Program):
+        raise ProgramError(
+            f"{name} returned a {type(program).__name__}; it must return a foreshock.Program"
+        )
+    for field, kind in (("model", torch.nn.Module), ("optimizer", torch.optim.Optimizer)):
+        value = getattr(program, field)
+        if not isinstance(value, kind):
+            raise ProgramError(
+                f"{name}: Program.{field} is a {type(value).__name__}, not a {kind.__name__}"
+            )
+    if not isinstance(program.stream, Stream):
+        raise ProgramError(
+            f"{name}: Program.stream is a {type(program.stream).__name__}; make a "
+            "foreshock.Stream of your map-style datasets"
+        )
+    if program.stream.order.total == 0:
+        raise ProgramError(f"{name}: Program.stream has no data")
+    return program
+
+
+def guard_for(
+    program: Program,
+    *,
+    name: str,
+    run_dir: str | Path,
+    facts: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Guard:
+    """Build the Guard of a program; `options` are those of `Guard`."""
+    probes: list[Probe] = []
+    if program.held_out:
+        probes.append(HeldOutLoss(batches=program.held_out, loss=program.loss))
+    guard = Guard(
+        program.model,
+        program.optimizer,
+        program.stream,
+        run_dir=run_dir,
+        scheduler=program.scheduler,
+        scaler=program.scaler,
+        clip=program.clip,
+        accumulate=program.accumulate,
+        probes=probes,
+        terms=program.terms,
+        facts={"precision": program.precision, **(facts or {})},
+        name=program.name or name,
+        **options,
+    )
+    for key, thing in program.track.items():
+        guard.track(key, thing)
+    return guard
+
+
+def train(program: Program, guard: Guard) -> None:
+    """The plain loop, to its end.
+
+    Raises:
+        ProgramError: the program's loss raises.
+    """
+    program.model.train()
+    for batch in guard:
+        try:
+            loss = program.loss(program.model, batch)
+        except Exception as error:
+            raise ProgramError(
+                f"step {guard.step_number + 1}: the program's loss raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        guard.step(loss)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

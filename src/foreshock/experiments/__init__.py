@@ -1,0 +1,1 @@
+"""Controlled experiments: one file, one experiment."""

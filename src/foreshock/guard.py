@@ -1,0 +1,404 @@
+"""Guard, the only engine: every loop, adapter and command drives it."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foreshock.admission import capabilities_of, check_policy, open_journal, run_identity
+from foreshock.attempts import Attempts, Progress
+from foreshock.control import Control
+from foreshock.core.case import BatchFinding
+from foreshock.core.errors import CapabilityError, ConfigError, LoopError
+from foreshock.core.incident import IncidentBook
+from foreshock.core.probe import Probe
+from foreshock.core.program import Loss
+from foreshock.core.signal import Site
+from foreshock.core.verdict import Verdict
+from foreshock.data.findings import batch_findings
+from foreshock.data.stream import Stream
+from foreshock.durable import Disk, RealDisk
+from foreshock.monitor import Monitor
+from foreshock.observation import Observation
+from foreshock.recipes import Recipe, standard
+from foreshock.recovery import Recovery
+from foreshock.run_state import RunState
+from foreshock.snapshots.parts import GlobalRandomPart, Part, clone_tree, part_for
+from foreshock.stepping import Stepping
+from foreshock.supervision import Supervisor
+from foreshock.update import Update, trained_parameters
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+
+
+class Guard:
+    """Watches a training loop, and takes it back to health when it breaks.
+
+        guard = Guard(model, optimizer, stream, run_dir="runs/a", clip=1.0)
+        for batch in guard:
+            loss = loss_fn(model, batch)
+            guard.step(loss)
+
+    `step` runs the backward pass, the gate, the optimizer and the schedule, and observes.
+    Time goes backwards only between steps, when the next batch is asked for: after a
+    rollback the iterator simply yields what comes next.
+
+    A step that is skipped consumes its batch; step count and schedule advance; weights,
+    moments and update counts stay bit-identical.
+
+    Args:
+        model: the module that is trained.
+        optimizer: its optimizer; any that needs no closure.
+        stream: a `foreshock.Stream`; or any iterable of batches, but then the loop cannot
+            go back, and a policy with rollback is refused.
+        run_dir: where the run is recorded; must be new or empty unless `resume`.
+        scheduler: stepped once a step.
+        scaler: a `torch.amp.GradScaler`; passes through, gate included.
+        clip: largest gradient norm.
+        accumulate: micro-steps in a step; the mean of their losses is differentiated.
+        recipe: what to watch with and decide by; `recipes.standard()` by default.
+        probes: what recovery is verified with.
+        terms: names of the loss terms that `step` will be given.
+        facts: facts of the run that causes may use (precision, …).
+        name: the program, for the record; a run is resumed by the same one only.
+        max_steps: stop after this many optimizer steps.
+        resume: continue the run in `run_dir`.
+        listener: called with every step that is read and everything that is decided.
+        disk: where files go; the real disk by default.
+        clock: seconds, for the journal.
+
+    Raises:
+        CapabilityError: the policy asks for what this loop cannot do.
+        RunDirError: the run directory cannot be used.
+        ConfigError: an argument is not allowed.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        stream: Any,
+        *,
+        run_dir: str | Path,
+        scheduler: Any = None,
+        scaler: Any = None,
+        clip: float | None = None,
+        accumulate: int = 1,
+        recipe: Recipe | None = None,
+        probes: Sequence[Probe] = (),
+        terms: Sequence[str] = (),
+        facts: Mapping[str, Any] | None = None,
+        name: str = "",
+        max_steps: int | None = None,
+        resume: bool = False,
+        listener: Listener | None = None,
+        disk: Disk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if accumulate < 1:
+            raise ConfigError(f"accumulate is {accumulate}; it must be at least 1 micro-step")
+        recipe = recipe if recipe is not None else standard()
+        disk, run_dir = disk if disk is not None else RealDisk(), Path(run_dir)
+        self._stream: Stream | None = None
+        self._foreign: Iterator[Any] | None = None
+        if isinstance(stream, Stream):
+            self._stream = stream
+        else:
+            self._foreign = iter(stream)
+        self._max_steps = max_steps
+        self._listener = listener
+        parameters = trained_parameters(model, optimizer)
+        update = Update(optimizer, parameters, scaler=scaler, clip=clip)
+        self.capabilities = capabilities_of(update, self._stream)
+        """What this loop lets Foreshock do."""
+        check_policy(recipe.policy, self.capabilities)
+        if resume and self._stream is None:
+            raise CapabilityError("a loop that owns its data loader cannot be resumed by the Guard")
+        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        parts |= {"scaler": scaler, "stream": self._stream}
+        present = {key: part for key, part in parts.items() if part is not None}
+        identity = run_identity(name, present, accumulate=accumulate, lag_steps=recipe.lag_steps)
+        self._journal = open_journal(disk, run_dir, identity, clock, resume=resume)
+        try:
+            site = Site(
+                model=model,
+                optimizer=optimizer,
+                scaler=scaler,
+                clip=clip,
+                parameters=tuple(parameters),
+                terms=tuple(terms),
+            )
+            self._observation = Observation(recipe.signals, site, recipe.lag_steps)
+            self.monitor = Monitor(
+                self._observation.series,
+                update_series=self._observation.update_series,
+                detectors=recipe.detectors,
+                causes=recipe.causes,
+                quiet_steps=recipe.policy.quiet_steps,
+                facts={"has_scaler": scaler is not None, **(facts or {})},
+            )
+            """What watches: the timeline, the present episode, the thresholds."""
+            self._stepping = Stepping(
+                update,
+                self._observation,
+                scheduler=scheduler,
+                accumulate=accumulate,
+                terms=terms,
+            )
+            self._random = GlobalRandomPart()
+            rewound: dict[str, Part] = {key: part_for(key, one) for key, one in present.items()}
+            self._state = RunState(
+                {"random": self._random, **rewound},
+                disk=disk,
+                folder=run_dir / "snapshots",
+                cadence=recipe.cadence,
+            )
+            self._attempts = Attempts(
+                Progress(),
+                self._state,
+                self._journal,
+                monitor=self.monitor,
+                observation=self._observation,
+                optimizer=optimizer,
+                stream=self._stream,
+                cadence=recipe.cadence,
+            )
+            self._control = Control(
+                self._attempts,
+                self._journal,
+                capabilities=self.capabilities,
+                model=model,
+                probes=tuple(probes),
+                stream=self._stream,
+                disk=disk,
+            )
+            self._supervisor = Supervisor(
+                self.monitor,
+                recipe.policy,
+                self._journal,
+                has_scaler=scaler is not None,
+                findings=self._findings,
+                snapshots=self._attempts.refs,
+                position=lambda: self._attempts.position,
+            )
+            self._recovery = Recovery(self._attempts, self._control, self._supervisor, self._tell)
+            if self._stream is not None:
+                self._stream.rules = recipe.rules
+                self._stream.on_reject = self._control.rejected
+            self._started = False
+            self._ended = False
+            self._batch_open = False
+            self._positions: list[int] = []
+            self._resumed_random: Any = None
+            if resume:
+                self._recovery.resume()
+                self._resumed_random = clone_tree(self._random.capture())
+        except BaseException:
+            self._journal.close()
+            raise
+
+    # ---- what a loop uses -----------------------------------------------------------
+
+    def __iter__(self) -> "Guard":
+        return self
+
+    def __next__(self) -> Any:
+        if self._batch_open:
+            raise LoopError(
+                f"step {self.step_number + 1}: the next batch was asked for before "
+                "guard.step(loss) was called for the last one"
+            )
+        if self._stepping.micro_step == 0:
+            self._between_steps()
+        batch = self._fetch()
+        self._batch_open = True
+        return batch
+
+    def step(
+        self, loss: "torch.Tensor | Loss", terms: Mapping[str, Any] | None = None
+    ) -> Verdict | None:
+        """Take one micro-step: backward, and after the last of a step the update.
+
+        Args:
+            loss: `[]` mean loss of the micro-batch, or a `Loss`.
+            terms: its terms, by the names given to the Guard.
+
+        Returns:
+            The verdict after a whole step (`committed` is None where the device has not
+            said), None after an earlier micro-step.
+
+        Raises:
+            LoopError: no batch was taken, or the loss is not a scalar with a gradient.
+        """
+        progress = self._attempts.progress
+        step = progress.step + 1
+        if not self._batch_open:
+            raise LoopError(f"step {step}: guard.step was called without a batch from the guard")
+        if isinstance(loss, Loss):
+            terms, loss = loss.terms, loss.total
+        complete = self._stepping.add(loss, terms or {}, step)
+        self._batch_open = False
+        if not complete:
+            return None
+        progress.step = step
+        verdict = self._stepping.finish(
+            step, self._control.gate_limit(step), self._control.lr_factor(step)
+        )
+        if self._positions:
+            progress.recent.append((step, tuple(self._positions)))
+            self._journal.append_provenance(step, self._positions)
+            self._positions = []
+        self._absorb(drain=False)
+        return verdict
+
+    def track(self, name: str, thing: Any) -> None:
+        """Rewind further state with the run: an object with `state_dict`, or a generator.
+
+        Call it before the first batch is asked for. On a resume the object gets its state
+        back at once.
+
+        Raises:
+            LoopError: the run has begun.
+            SnapshotError: the name is taken, or the object cannot be rewound.
+        """
+        if self._started:
+            raise LoopError(f"track({name!r}) must be called before the first batch is asked for")
+        self._state.add(f"tracked.{name}", part_for(name, thing))
+
+    def close(self) -> None:
+        """Stop watching: hooks come off the model, and the run directory is freed."""
+        self._observation.detach()
+        self._journal.close()
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what others may ask --------------------------------------------------------
+
+    @property
+    def step_number(self) -> int:
+        """Optimizer steps taken, skipped ones included; falls when time goes back."""
+        return self._attempts.progress.step
+
+    @property
+    def attempt(self) -> int:
+        """Rises at every rollback and every resume."""
+        return self._attempts.progress.attempt
+
+    @property
+    def halted(self) -> str | None:
+        """The handover note, if the policy stopped the run."""
+        return self._control.halt_note
+
+    @property
+    def book(self) -> IncidentBook:
+        """Every incident of the run."""
+        return self._supervisor.book
+
+    @property
+    def num_quarantined(self) -> int:
+        """Distinct samples set aside."""
+        return self._stream.ledger.num_samples if self._stream is not None else 0
+
+    def digest(self) -> str:
+        """Digest of weights, optimizer, schedule, scaler, RNG, stream and tracked state."""
+        return self._state.digest()
+
+    # ---- between steps --------------------------------------------------------------
+
+    def _between_steps(self) -> None:
+        if not self._started:
+            self._start()
+        progress = self._attempts.progress
+        while True:
+            ending = self._max_steps is not None and progress.step >= self._max_steps
+            due = self._attempts.snapshot_is_due()
+            if ending or due:
+                self._absorb(drain=True)
+            if self._recovery.carry_out_plan():
+                self._stepping.forget()
+                self._positions = []
+                if self.halted is not None:
+                    break
+            elif not self._recovery.verify_if_settled():
+                break
+        if self.halted is not None or ending:
+            self._finish()
+            raise StopIteration
+        if due:
+            self._attempts.take_snapshot(self.book)
+
+    def _start(self) -> None:
+        self._started = True
+        if self._attempts.progress.attempt == 0:
+            self._attempts.begin()
+            self._journal.write(
+                "run_started",
+                attempt=self.attempt,
+                step=0,
+                capabilities=sorted(self.capabilities),
+                not_watched_yet=self.monitor.not_ready(),
+            )
+            self._attempts.take_snapshot(self.book, durable=True, required=True)
+        elif self._resumed_random is not None:
+            # Building loaders and iterators in between may have drawn random numbers.
+            self._random.restore(self._resumed_random)
+
+    def _fetch(self) -> Any:
+        if self._stream is None:
+            assert self._foreign is not None
+            return self._or_end(self._foreign.__next__)
+        batch = self._or_end(self._stream.next_batch)
+        self._positions += batch.positions
+        return batch.data
+
+    def _or_end(self, fetch: Callable[[], Any]) -> Any:
+        """Fetch; where the data ends, read the last steps first: they may send the run back."""
+        try:
+            return fetch()
+        except StopIteration:
+            if self._stepping.micro_step or self._ended:
+                raise
+            self._absorb(drain=True)
+            if self.book.unfinished_plan is not None:
+                self._between_steps()
+                return self._or_end(fetch)
+            self._recovery.verify_if_settled()
+            self._finish()
+            raise
+
+    def _finish(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self.halted is None:
+            self._attempts.take_snapshot(self.book, durable=True)
+        kind = "run_finished" if self.halted is None else "run_halted"
+        self._journal.write(kind, attempt=self.attempt, step=self.step_number, digest=self.digest())
+        self._journal.sync()
+
+    def _absorb(self, *, drain: bool) -> None:
+        for row in self._observation.read(drain=drain):
+            self._journal.append_reading(row.step, int(row.committed), row.values)
+            limit = self._control.gate_limit(row.step)
+            plan = self._supervisor.see(self.attempt, row, limit)
+            self._tell("step", {"row": row})
+            if plan is not None:
+                self._tell("plan", {"plan": plan, "incident": self.book.incidents[-1]})
+
+    def _findings(self, first: int, last: int) -> Sequence[BatchFinding] | None:
+        if self._stream is None:
+            return None
+        recent = self._attempts.progress.recent
+        window = [p for step, positions in recent if first <= step <= last for p in positions]
+        reference = [p for step, positions in recent if step < first for p in positions]
+        return batch_findings(self._stream, window, reference)
+
+    def _tell(self, kind: str, content: Mapping[str, Any]) -> None:
+        if self._listener is not None:
+            self._listener(kind, content)

@@ -1,0 +1,1 @@
+"""Thin drivers of the Guard for other frameworks."""

@@ -1,0 +1,388 @@
+"""The run directory: what happened, in what order, kept so that no crash can take it back.
+
+    RUN/
+      run.json                     who this run is: format, program, fingerprint, stream, settings
+      decisions.jsonl              what was decided: one JSON object a line, each with its "crc"
+      readings/attempt-00001.bin   what was measured, step by step
+      data/attempt-00001.bin       which stream positions each step consumed
+      snapshots/                   written by others; the journal only makes the directory
+      lock                         held while a process runs here
+
+`docs/run-directory.md` gives every format to the byte. Decisions are never lost: while the
+disk is full they wait in memory, in order. Readings and provenance are dropped then, and
+counted. Training goes on either way.
+
+One journal belongs to one process and thread; on several ranks, rank 0 has it. Others look
+on through `Journal.read`, which takes no lock and writes nothing, also while the run goes on.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, cast, final
+
+import numpy as np
+import numpy.typing as npt
+
+from foreshock.core.errors import JournalError, RunDirError
+from foreshock.core.records import (
+    FORMAT,
+    Lines,
+    Provenance,
+    ReadingBlock,
+    decode_line,
+    decode_lines,
+    decode_provenance,
+    decode_readings,
+    encode_line,
+    encode_provenance,
+    encode_provenance_header,
+    encode_reading,
+    encode_readings_header,
+    number,
+)
+from foreshock.durable import AppendLog, Disk, Lock, clean_leftovers, write_file
+from foreshock.outage import DroppingLog, WaitingLog, Warn
+
+__all__ = [
+    "Journal",
+    "Provenance",
+    "ReadingBlock",
+    "RunView",
+    "decode_line",
+    "encode_line",
+    "number",
+    "read_provenance",
+    "read_readings",
+]
+
+_BELONGS: Final = ("program", "fingerprint", "stream")
+"""What must be the same for a run to be resumed; version and settings may change."""
+
+_RESERVED: Final = frozenset({"crc", "time", "unsynced_bytes"})
+_ATTEMPT_FILE: Final = re.compile(r"attempt-(\d{5,18})\.bin")
+
+
+@final
+class Journal:
+    """The journal of a run in progress: made by `create` or `open`, ended by `close`.
+
+    A failing disk never raises once the journal is open: `warn` is called once per outage,
+    decisions wait (`backlog`), readings and provenance are dropped and counted. `warn`
+    defaults to the "foreshock" logger. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        run_dir: Path,
+        identity: dict[str, Any],
+        lines: Lines,
+        lock: Lock,
+        *,
+        clock: Callable[[], float],
+        warn: Warn | None,
+    ) -> None:
+        """For `create` and `open` only."""
+        self.run_dir = run_dir
+        self.identity = identity
+        self.records = lines.records
+        """Every decision so far, this process's included, as reading the file returns it."""
+        self.torn_bytes = lines.torn_bytes
+        """Bytes of a half-written end that `open` cut off `decisions.jsonl`."""
+        self._disk = disk
+        self._lock = lock
+        self._clock = clock
+        self.warn: Warn = warn or logging.getLogger("foreshock").warning
+        for name in ("readings", "data", "snapshots"):
+            disk.make_dir(run_dir / name)
+            clean_leftovers(disk, run_dir / name)
+        self.last_attempt = max(_attempts(disk, run_dir, self.records), default=0)
+        """The highest attempt with a record or a file; the next one is free to use."""
+        log = AppendLog(disk, run_dir / "decisions.jsonl")
+        log.repair(lines.valid_size)
+        self._decisions = WaitingLog(log, self.warn)
+        self._readings = DroppingLog(self.warn)
+        self._provenance = DroppingLog(self.warn)
+        self._num_series = 0
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        run_dir: Path,
+        identity: Mapping[str, Any],
+        clock: Callable[[], float],
+        *,
+        warn: Warn | None = None,
+    ) -> Self:
+        """Begin a run in a directory that is missing or empty.
+
+        `identity` holds version, program, fingerprint, stream and settings, all of them
+        JSON. Raises RunDirError if something is in the directory already or another
+        process has it, and OSError if the disk fails.
+        """
+        try:
+            disk.make_dir(run_dir)
+        except (FileExistsError, NotADirectoryError):
+            raise RunDirError(f"{run_dir} is a file: choose another run directory.") from None
+        lock = disk.lock(run_dir / "lock")
+        try:
+            found = sorted({*disk.list(run_dir)} - {"lock", ".run.json.tmp"})
+            if found:
+                todo = "resume it with `--resume`" if "run.json" in found else "leave it alone"
+                raise RunDirError(
+                    f"{run_dir} is not empty (it holds {found[0]}): {todo}, or choose another "
+                    f"run directory."
+                )
+            known = decode_line(encode_line({"format": FORMAT, **identity}))
+            text = json.dumps(known, indent=2) + "\n"
+            write_file(disk, run_dir / "run.json", [text.encode()])
+            lines = Lines(records=[], valid_size=0, torn_bytes=0)
+            return cls(disk, run_dir, known, lines, lock, clock=clock, warn=warn)
+        except BaseException:
+            lock.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        run_dir: Path,
+        identity: Mapping[str, Any] | None,
+        clock: Callable[[], float],
+        *,
+        warn: Warn | None = None,
+    ) -> Self:
+        """Resume a run: cut the half-written end of its decisions and go on behind it.
+
+        With `identity`, its program, fingerprint and stream must be those of the run.
+        Raises RunDirError if they are not, if this is no run directory, if a newer
+        Foreshock made it, or if another process has it; JournalError if a decision that
+        was safe on disk is damaged; OSError if the disk fails.
+        """
+        known = _read_identity(disk, run_dir)
+        if identity is not None:
+            given = decode_line(encode_line(identity))
+            differing = [key for key in _BELONGS if given.get(key) != known.get(key)]
+            if differing:
+                key = differing[0]
+                raise RunDirError(
+                    f"{run_dir} belongs to a run with another {' and '.join(differing)} "
+                    f"({key} was {known.get(key)!r:.80}, now {given.get(key)!r:.80}): resume "
+                    f"with what it was started with, or choose another run directory."
+                )
+        lock = disk.lock(run_dir / "lock")
+        try:
+            clean_leftovers(disk, run_dir)
+            lines = _read_decisions(disk, run_dir)
+            return cls(disk, run_dir, known, lines, lock, clock=clock, warn=warn)
+        except BaseException:
+            lock.close()
+            raise
+
+    @staticmethod
+    def read(disk: Disk, run_dir: Path) -> "RunView":
+        """Look at a run, finished or not, without touching it.
+
+        Raises RunDirError if this is no run directory or a newer Foreshock made it, and
+        JournalError if a decision that was safe on disk is damaged.
+        """
+        identity = _read_identity(disk, run_dir)
+        lines = _read_decisions(disk, run_dir)
+        return RunView(
+            disk=disk,
+            run_dir=run_dir,
+            identity=identity,
+            records=lines.records,
+            torn_bytes=lines.torn_bytes,
+        )
+
+    def write(
+        self, kind: str, *, attempt: int, step: int, durable: bool = True, **fields: Any
+    ) -> dict[str, Any]:
+        """Record a decision and return it as a later reader will see it.
+
+        With `durable` it would survive a power loss when this returns, if `backlog` is 0
+        then; without, it does from the next durable record or `sync` on. Raises
+        JournalError for a field that JSON cannot hold or that is reserved, and nothing
+        for a failing disk.
+        """
+        if not _RESERVED.isdisjoint(fields):
+            names = ", ".join(sorted(_RESERVED & fields.keys()))
+            raise JournalError(f"a {kind} record cannot have the reserved field {names}.")
+        stamp = {"kind": kind, "time": self._clock(), "attempt": attempt, "step": step}
+        record = decode_line(encode_line({**stamp, **fields}))
+        self.records.append(record)
+        self.last_attempt = max(self.last_attempt, attempt)
+        self._decisions.put(record, durable=durable)
+        return record
+
+    @property
+    def backlog(self) -> int:
+        """The number of decisions that wait for the disk to take them."""
+        return len(self._decisions.waiting)
+
+    def open_readings(self, attempt: int, series: Sequence[str]) -> None:
+        """Begin the readings of an attempt, and make those of the one before durable.
+
+        The file appears with the first reading. Raises JournalError if this attempt has
+        one already, or if `series` has no or repeated names.
+        """
+        header = encode_readings_header(attempt, series)
+        self._readings.begin(self._new_log("readings", attempt, header))
+        self._num_series = len(series)
+
+    def append_reading(self, step: int, flags: int, values: npt.NDArray[np.float32]) -> None:
+        """Record one step, `values[s]` being that of `series[s]`; microseconds, not synced.
+
+        Raises JournalError if the number of values is not that of the series.
+        """
+        if not self._num_series or values.shape != (self._num_series,):
+            raise JournalError(
+                f"step {step} gives values of shape {values.shape}, and {self._num_series} series "
+                f"are open: call `open_readings` first, and give one value for each."
+            )
+        self._readings.append(encode_reading(step, flags, values))
+
+    def open_provenance(self, attempt: int) -> None:
+        """Begin the provenance of an attempt, and make that of the one before durable.
+
+        The file appears with the first record. Raises JournalError if this attempt has one.
+        """
+        header = encode_provenance_header(attempt)
+        self._provenance.begin(self._new_log("data", attempt, header))
+
+    def append_provenance(self, step: int, positions: Sequence[int]) -> None:
+        """Record the stream positions that a step consumed, in order; not synced.
+
+        Calls for the same step add up. Raises JournalError for a negative position.
+        """
+        self._provenance.append(encode_provenance(step, positions))
+
+    @property
+    def dropped_readings(self) -> int:
+        """The number of steps whose readings a failing disk did not take."""
+        return self._readings.dropped
+
+    @property
+    def dropped_provenance(self) -> int:
+        """The number of provenance records that a failing disk did not take."""
+        return self._provenance.dropped
+
+    def sync(self) -> None:
+        """Make everything so far durable, and try the backlog again."""
+        self._decisions.sync()
+        self._readings.sync()
+        self._provenance.sync()
+
+    def close(self) -> None:
+        """Make everything durable and free the run directory; a second call does nothing.
+
+        Decisions that the disk still does not take are lost; `warn` says how many.
+        """
+        try:
+            self.sync()
+            if self.backlog:
+                self.warn(f"{self.backlog} decisions of {self.run_dir} could not be written.")
+        finally:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _new_log(self, folder: str, attempt: int, header: bytes) -> AppendLog:
+        path = _attempt_path(self.run_dir, folder, attempt)
+        if self._disk.exists(path):
+            raise JournalError(
+                f"{path} exists: an attempt is recorded once, and the next free one is "
+                f"{self.last_attempt + 1}."
+            )
+        self.last_attempt = max(self.last_attempt, attempt)
+        return AppendLog(self._disk, path, header=header)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run as its directory shows it; made by `Journal.read`."""
+
+    disk: Disk
+    run_dir: Path
+    identity: dict[str, Any]
+    records: list[dict[str, Any]]
+    torn_bytes: int
+    """Bytes at the end of `decisions.jsonl` that are no whole record (yet)."""
+
+    def attempts(self) -> list[int]:
+        """The attempts that have a record or a file, rising."""
+        return sorted({*_attempts(self.disk, self.run_dir, self.records)})
+
+    def readings(self, attempt: int) -> ReadingBlock:
+        """See `read_readings`; FileNotFoundError if the attempt has none."""
+        return read_readings(self.disk, _attempt_path(self.run_dir, "readings", attempt))
+
+    def provenance(self, attempt: int) -> Provenance:
+        """See `read_provenance`; FileNotFoundError if the attempt has none."""
+        return read_provenance(self.disk, _attempt_path(self.run_dir, "data", attempt))
+
+
+def read_readings(disk: Disk, path: Path) -> ReadingBlock:
+    """The readings of one attempt, up to the first record that is not whole.
+
+    Raises JournalError if it is no readings file or its header is damaged.
+    """
+    return decode_readings(disk.read(path), str(path))
+
+
+def read_provenance(disk: Disk, path: Path) -> Provenance:
+    """Step to stream positions of one attempt, up to the first record that is not whole.
+
+    Raises JournalError if it is no provenance file, or its header is damaged, or a step
+    claims more positions than any batch has.
+    """
+    return decode_provenance(disk.read(path), str(path))
+
+
+def _read_identity(disk: Disk, run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "run.json"
+    if not disk.exists(path):
+        raise RunDirError(f"{run_dir} is not a Foreshock run directory: it has no run.json.")
+    try:
+        identity = json.loads(disk.read(path))
+    except (ValueError, RecursionError) as error:
+        raise RunDirError(f"{path} is not JSON ({error}): restore it from a copy.") from error
+    version = cast("dict[str, Any]", identity).get("format") if isinstance(identity, dict) else None
+    if version != FORMAT:
+        raise RunDirError(
+            f"{path} has format {version!r:.80} and this Foreshock reads format {FORMAT}: use "
+            f"the version that wrote it, or choose another run directory."
+        )
+    return cast("dict[str, Any]", identity)
+
+
+def _read_decisions(disk: Disk, run_dir: Path) -> Lines:
+    path = run_dir / "decisions.jsonl"
+    return decode_lines(disk.read(path) if disk.exists(path) else b"", str(path))
+
+
+def _attempt_path(run_dir: Path, folder: str, attempt: int) -> Path:
+    return run_dir / folder / f"attempt-{attempt:05d}.bin"
+
+
+def _attempts(disk: Disk, run_dir: Path, records: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    for record in records:
+        attempt = record.get("attempt")
+        if isinstance(attempt, int):
+            yield attempt
+    for folder in ("readings", "data"):
+        if disk.exists(run_dir / folder):
+            for name in disk.list(run_dir / folder):
+                if match := _ATTEMPT_FILE.fullmatch(name):
+                    yield int(match[1])

@@ -1,0 +1,207 @@
+"""The monitor: readings become alarms, alarms an episode, an episode a diagnosis."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from foreshock.core.case import BatchFinding, Case
+from foreshock.core.cause import Cause, Diagnosis, diagnose
+from foreshock.core.detector import Alarm, Detector, Threshold, state_from_tree, state_to_tree
+from foreshock.core.errors import ConfigError
+from foreshock.core.names import GLOBAL, split_series
+from foreshock.core.snapshot import Health
+from foreshock.core.timeline import Timeline
+
+_ACTIVATION_RISE = 2.0
+_TREND_STEPS = 50
+
+
+class Monitor:
+    """Runs every detector over every step, and keeps the present episode.
+
+    Everything it remembers is rewound with the weights: `to_tree` and `load_tree` carry
+    it through a snapshot. It decides nothing.
+
+    Args:
+        series: columns of the rows it will be given, `[S]`.
+        update_series: those that say nothing in a step whose update was skipped.
+        detectors: what raises alarms.
+        causes: what an episode is explained by.
+        quiet_steps: steps without an alarm after which an episode is over.
+        facts: facts of the run that causes may use (has_scaler, precision, …).
+
+    Raises:
+        ConfigError: two detectors have the same name.
+    """
+
+    def __init__(
+        self,
+        series: Sequence[str],
+        *,
+        update_series: frozenset[str] = frozenset(),
+        detectors: Sequence[Detector],
+        causes: Sequence[Cause],
+        quiet_steps: int,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        names = [detector.name for detector in detectors]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two detectors have the same name: {sorted(names)}")
+        self._causes = tuple(causes)
+        self._quiet_steps = quiet_steps
+        self._facts = dict(facts or {})
+        self._watches = [
+            watch
+            for detector in detectors
+            for after_update in (False, True)
+            if (watch := _Watch.make(detector, series, update_series, after_update)) is not None
+        ]
+        self.timeline = Timeline(series)
+        self.episode: list[Alarm] = []
+        self.consecutive_skips = 0
+
+    def observe(
+        self, attempt: int, step: int, committed: bool, values: "np.ndarray[Any, Any]"
+    ) -> list[Alarm]:
+        """Take in one step, and return the alarms it raises."""
+        row = np.asarray(values, dtype=np.float64)
+        self.timeline.append(attempt, step, committed, row)
+        self.consecutive_skips = 0 if committed else self.consecutive_skips + 1
+        steps = np.array([step], dtype=np.int64)
+        alarms: list[Alarm] = []
+        for watch in self._watches:
+            if committed or not watch.after_update:
+                alarms += watch.update(steps, row[None, watch.columns])
+        if alarms:
+            self.episode += alarms
+        elif self.episode and step - self.episode[-1].step >= self._quiet_steps:
+            self.episode = []
+        return alarms
+
+    @property
+    def num_alarmed_steps(self) -> int:
+        """Distinct alarmed steps of the episode."""
+        return len({alarm.step for alarm in self.episode})
+
+    def diagnose(
+        self, batch_findings: Sequence[BatchFinding] | None, tried: Sequence[str] = ()
+    ) -> Diagnosis:
+        """Explain the present episode.
+
+        Raises:
+            ValueError: there is none.
+        """
+        case = Case(
+            timeline=self.timeline,
+            alarms=tuple(self.episode),
+            facts=self._facts,
+            batch_findings=batch_findings,
+            tried=tried,
+        )
+        return diagnose(case, self._causes)
+
+    def limit(self, series: str) -> float | None:
+        """The lowest value at which any detector would alarm on a series, if one watches."""
+        limits = [
+            threshold.limit
+            for watch in self._watches
+            for name, threshold in zip(watch.names, watch.thresholds(), strict=True)
+            if name == series and np.isfinite(threshold.limit)
+        ]
+        return min(limits, default=None)
+
+    def not_ready(self) -> dict[str, int]:
+        """Series that are not fully watched yet, with the steps still needed for that."""
+        missing: dict[str, int] = {}
+        for watch in self._watches:
+            for name, threshold in zip(watch.names, watch.thresholds(), strict=True):
+                if threshold.steps_until_ready:
+                    missing[name] = max(missing.get(name, 0), threshold.steps_until_ready)
+        return missing
+
+    def health(self, concerns: Sequence[str] = ()) -> Health:
+        """Judge the run's state now; `concerns` are what the caller knows besides."""
+        found = list(concerns)
+        figures: dict[str, float] = {}
+        if self.episode:
+            last = self.episode[-1]
+            found.append(f"{last.series} was out of range at step {last.step}")
+        for name in self.timeline.series:
+            signal, scope = split_series(name)
+            values = self.timeline.values(name)[-_TREND_STEPS:]
+            if len(values) and (scope == GLOBAL or signal == "activation_norm"):
+                figures[name] = float(values[-1])
+            if signal == "loss_scale" and len(values) and values[-1] < 1:
+                found.append(f"the loss scale is {values[-1]:g}, below 1")
+            if signal == "activation_norm" and len(values) >= _TREND_STEPS // 2:
+                usual = float(np.median(values))
+                if values[-1] > _ACTIVATION_RISE * usual:
+                    found.append(f"{name} is {values[-1]:.3g}, usually {usual:.3g}")
+        return Health(concerns=tuple(found), figures=figures)
+
+    def to_tree(self) -> dict[str, Any]:
+        """Everything that is remembered, as a state tree."""
+        return {
+            "timeline": self.timeline.to_tree(),
+            "episode": [alarm.to_json() for alarm in self.episode],
+            "consecutive_skips": self.consecutive_skips,
+            "detectors": {watch.key: watch.to_tree() for watch in self._watches},
+        }
+
+    def load_tree(self, tree: dict[str, Any]) -> None:
+        """Take back what `to_tree` gave; a detector that is new starts afresh."""
+        self.timeline.load_tree(tree["timeline"])
+        self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
+        self.consecutive_skips = tree["consecutive_skips"]
+        for watch in self._watches:
+            watch.load_tree(tree["detectors"].get(watch.key))
+
+
+class _Watch:
+    """One detector on the series it watches."""
+
+    def __init__(
+        self, detector: Detector, names: list[str], columns: list[int], after_update: bool
+    ) -> None:
+        self.after_update = after_update
+        self.names = names
+        self.columns = columns
+        self.key = f"{detector.name}{'+update' if after_update else ''}"
+        self._detector = detector
+        self._state = detector.init(names)
+
+    @classmethod
+    def make(
+        cls,
+        detector: Detector,
+        series: Sequence[str],
+        update_series: frozenset[str],
+        after_update: bool,
+    ) -> "_Watch | None":
+        chosen = [
+            (place, name)
+            for place, name in enumerate(series)
+            if split_series(name)[0] in detector.watches
+            and (detector.every_scope or split_series(name)[1] == GLOBAL)
+            and (name in update_series) is after_update
+        ]
+        if not chosen:
+            return None
+        columns, names = [place for place, _ in chosen], [name for _, name in chosen]
+        return cls(detector, names, columns, after_update)
+
+    def update(self, steps: Any, values: Any) -> list[Alarm]:
+        self._state, alarms = self._detector.update(self._state, steps, values)
+        return alarms
+
+    def thresholds(self) -> list[Threshold]:
+        return self._detector.thresholds(self._state)
+
+    def to_tree(self) -> dict[str, Any]:
+        return {"series": self.names, "state": state_to_tree(self._state)}
+
+    def load_tree(self, tree: Any) -> None:
+        fresh = self._detector.init(self.names)
+        known = tree is not None and tree["series"] == self.names
+        self._state = state_from_tree(fresh, tree["state"]) if tree and known else fresh

@@ -1,0 +1,1 @@
+"""Methods that prevent instability: one file, one method."""

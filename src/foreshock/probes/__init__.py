@@ -1,0 +1,1 @@
+"""Fixed measurements of a capability: one file, one probe."""

@@ -1,0 +1,35 @@
+"""Loss on data that is never trained on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from foreshock.core.errors import ProgramError
+from foreshock.core.probe import Probe
+from foreshock.core.program import Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutLoss(Probe):
+    """The program's own loss on held-out batches, one value a batch.
+
+    Args:
+        batches: what `loss` accepts; several small ones tell noise from change better
+            than a large one.
+        loss: `(model, batch) -> tensor or Loss`.
+
+    >>> HeldOutLoss(batches=[2.0, 4.0], loss=lambda model, batch: batch / 2).measure(None)
+    [1.0, 2.0]
+    """
+
+    name: ClassVar[str] = "held_out_loss"
+    batches: Sequence[Any]
+    loss: Callable[[Any, Any], Any]
+
+    def __post_init__(self) -> None:
+        if len(self.batches) == 0:
+            raise ProgramError("held-out loss needs at least one batch, got none")
+
+    def measure(self, model: Any) -> list[float]:
+        values = [self.loss(model, batch) for batch in self.batches]
+        return [float(one.total if isinstance(one, Loss) else one) for one in values]

@@ -1,0 +1,1 @@
+"""Readers of training logs: one file, one format."""

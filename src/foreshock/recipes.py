@@ -1,0 +1,173 @@
+"""Ready-made combinations of components, and their configuration as TOML."""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foreshock.catalog import make, members
+from foreshock.core.cause import Cause
+from foreshock.core.detector import Detector
+from foreshock.core.errors import CatalogError, ConfigError
+from foreshock.core.policy import Policy
+from foreshock.core.rule import Rule
+from foreshock.core.signal import Signal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """How often snapshots are taken, and how many are kept.
+
+    Args:
+        memory_steps: steps between snapshots in memory; 0 for none.
+        memory_keep: how many of them are kept.
+        disk_steps: steps between durable snapshots.
+        disk_keep: how many are kept besides the run's start.
+    """
+
+    memory_steps: int = 10
+    memory_keep: int = 6
+    disk_steps: int = 100
+    disk_keep: int = 5
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            least = 0 if item.name.startswith("memory") else 1
+            if value < least:
+                raise ConfigError(f"Cadence.{item.name} is {value}; it must be at least {least}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that a Guard watches with and decides by.
+
+    Args:
+        signals: what is measured.
+        detectors: what raises alarms.
+        causes: what an episode is explained by.
+        rules: online data rules; every sample passes them before it trains.
+        policy: what is done.
+        cadence: when snapshots are taken.
+        lag_steps: steps between a measurement and its reading by the host. Fixed, so
+            that ranks and replays agree; 1 keeps the device busy.
+    """
+
+    signals: tuple[Signal, ...]
+    detectors: tuple[Detector, ...]
+    causes: tuple[Cause, ...]
+    rules: tuple[Rule, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+    cadence: Cadence = field(default_factory=Cadence)
+    lag_steps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.lag_steps < 0:
+            raise ConfigError(f"Recipe.lag_steps is {self.lag_steps}; it must be 0 or more")
+        if not self.causes:
+            raise ConfigError("a Recipe needs at least one cause, to explain an incident with")
+
+
+def standard(settings: dict[str, Any] | None = None) -> Recipe:
+    """Every component that is found, each with its defaults or the settings given.
+
+    Args:
+        settings: tables by family and component, then `policy` and `cadence`, as
+            `load` reads them; `{"rules": False}` turns a whole family off.
+
+    Raises:
+        ConfigError: a table or a setting does not exist.
+    """
+    tables = dict(settings or {})
+    parts: dict[str, Any] = {}
+    for family in ("signals", "detectors", "causes", "rules"):
+        parts[family] = _family(family, tables.pop(family, {}))
+    for name, kind in (("policy", Policy), ("cadence", Cadence)):
+        parts[name] = _table(name, kind, tables.pop(name, {}))
+    if "lag_steps" in tables:
+        parts["lag_steps"] = tables.pop("lag_steps")
+    if tables:
+        raise ConfigError(
+            f"unknown setting {next(iter(tables))!r}; known are signals, detectors, causes, "
+            "rules, policy, cadence and lag_steps"
+        )
+    return Recipe(**parts)
+
+
+def watching() -> Recipe:
+    """Observe only: nothing is skipped, no snapshot is taken."""
+    return dataclasses.replace(
+        standard({"rules": False}),
+        policy=Policy(can_rollback=False),
+        cadence=Cadence(memory_steps=0, memory_keep=0),
+    )
+
+
+def load(path: Path) -> Recipe:
+    """Read a recipe from a TOML file.
+
+        lag_steps = 1
+        rules = false
+
+        [policy]
+        confirm_steps = 2
+
+        [detectors.spike]
+        z = 8.0
+
+    Raises:
+        ConfigError: the file cannot be read, or a setting does not exist.
+    """
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    return standard(tables)
+
+
+def _family(family: str, table: Any) -> tuple[Any, ...]:
+    if table is False:
+        return ()
+    if table is True:
+        table = {}
+    if not isinstance(table, dict):
+        raise ConfigError(f"{family} is {table!r}; it must be a table, true or false")
+    known = members(family)
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"{family} has no {name!r}; it has {', '.join(known)}")
+    built: list[Any] = []
+    for name in known:
+        settings = table.get(name, {})
+        if settings is False:
+            continue
+        if settings is True:
+            settings = {}
+        try:
+            built.append(make(family, name, **_tuples(settings)))
+        except CatalogError as error:
+            raise ConfigError(str(error)) from error
+    return tuple(built)
+
+
+def _table(name: str, kind: type[Any], table: Any) -> Any:
+    allowed = [item.name for item in dataclasses.fields(kind)]
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name} is {table!r}; it must be a table")
+    for setting in table:
+        if setting not in allowed:
+            raise ConfigError(f"{name} has no {setting!r}; it has {', '.join(allowed)}")
+    try:
+        return kind(**table)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _tuples(settings: Any) -> dict[str, Any]:
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{settings!r} is not a table of settings, nor true or false")
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}

@@ -1,0 +1,94 @@
+"""Recovery: plans are carried out, recoveries verified, interrupted runs taken up again."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foreshock.attempts import Attempts
+from foreshock.catalog import make
+from foreshock.control import Control
+from foreshock.core.incident import Outcome, PlanRecord
+from foreshock.supervision import Supervisor
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+class Recovery:
+    """Brings decisions and the run together, between two steps.
+
+    A plan is in the journal before anything of it happens; after a crash the part that
+    was not carried out is carried out on resume, and the rest is not repeated.
+
+    Args:
+        attempts: where the run stands.
+        control: what carries out actions.
+        supervisor: what decides, and keeps the incidents.
+        tell: hears of everything that is done.
+    """
+
+    def __init__(
+        self, attempts: Attempts, control: Control, supervisor: Supervisor, tell: Tell
+    ) -> None:
+        self._attempts = attempts
+        self._control = control
+        self._supervisor = supervisor
+        self._tell = tell
+
+    def carry_out_plan(self) -> bool:
+        """Carry out the plan that is waiting, if any; True if there was one."""
+        record = self._supervisor.book.unfinished_plan
+        if record is None:
+            return False
+        for number in range(record.done, len(record.plan.actions)):
+            self._act(record, number)
+        self._record("plan_done", plan_id=record.id)
+        if self._control.halt_note is not None:
+            self._close(Outcome.HALTED)
+        return True
+
+    def verify_if_settled(self) -> bool:
+        """Verify the open incident's recovery once it has settled; True if a new plan came."""
+        settled = self._supervisor.settled_step()
+        quiet = not self._supervisor.monitor.episode
+        if settled is None or not quiet or self._attempts.progress.step < settled:
+            return False
+        incident = self._supervisor.book.open
+        assert incident is not None
+        result = self._control.verify()
+        self._record("verification", incident=incident.id, verification=result)
+        self._tell("verification", {"incident": incident.id, **result})
+        if not result["passed"]:
+            progress = self._attempts.progress
+            plan = self._supervisor.failed_verification(progress.attempt, progress.step)
+            return plan is not None
+        self._close(Outcome.RECOVERED)
+        return False
+
+    def resume(self) -> None:
+        """Take up an interrupted run: finish the plan it was in, else go to its newest state."""
+        record = self._supervisor.book.unfinished_plan
+        if record is not None and record.plan.target_step is not None:
+            waiting = record.plan.actions[record.done :]
+            if any(call.name == "rollback" for call in waiting):
+                self.carry_out_plan()
+                return
+        restored = self._attempts.go_back()
+        self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
+
+    def _act(self, record: PlanRecord, number: int) -> None:
+        call = record.plan.actions[number]
+        action = make("actions", call.name, **call.arguments)
+        self._control.begin(record.id, number)
+        result = action.apply(self._control)
+        self._record("action_done", plan_id=record.id, action=call.name, result=result)
+        self._tell("action", {"action": call.name, "result": result, "rung": record.plan.rung})
+
+    def _close(self, outcome: Outcome) -> None:
+        incident = self._supervisor.book.open
+        assert incident is not None
+        progress = self._attempts.progress
+        self._supervisor.close(outcome, attempt=progress.attempt, step=progress.step)
+        self._tell("incident_closed", {"incident": incident.id, "outcome": outcome.value})
+
+    def _record(self, kind: str, **fields: Any) -> None:
+        progress = self._attempts.progress
+        self._supervisor.record(kind, attempt=progress.attempt, step=progress.step, **fields)

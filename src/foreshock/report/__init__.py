@@ -1,0 +1,1 @@
+"""The report: what happened, as one HTML file."""

@@ -1,0 +1,83 @@
+"""Rejects samples that repeat one short n-gram over and over."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from foreshock.core.errors import ConfigError
+from foreshock.core.repetition import MAX_PERIOD, repeated_share
+from foreshock.core.rule import Rule, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repetition(Rule):
+    """Reject a sample if back-to-back repeated n-grams cover more than `max_share` of it.
+
+    share = positions inside a run of at least `min_repeats` copies of one n-gram of up to
+    `max_period` tokens, divided by the length; see `core.repetition.repeated_share`.
+
+    Args:
+        max_share: limit in [0, 1). Raised, more repetition trains; lowered, code goes first:
+            on 128-byte windows banners and indentation alone reach 0.5 in 2.4 % of Python
+            and 15 % of indented JSON.
+        min_repeats: copies in a row, at least 2. Raised, shorter samples escape: an n-gram
+            of n tokens is seen only in samples of n * min_repeats tokens or more.
+        max_period: longest n-gram, in tokens.
+        pad_id: the padding token, which is left out; None if there is none. Without it a
+            sample that is mostly padding is rejected.
+
+    Needs tokens or text (then characters are the tokens); else it cannot judge. Samples of
+    fewer than `min_repeats` tokens pass.
+
+    Raises:
+        ConfigError: a limit outside its range.
+
+    >>> rule = Repetition()
+    >>> rule.judge(np.tile([3, 1, 4], 40), None)
+    'repeated 1- to 13-grams (>= 8 copies) cover 1 > 0.9'
+    >>> rule.judge(np.arange(120), None) is None
+    True
+
+    Reference: OLMo 2 (2025), section 3.1, https://arxiv.org/abs/2501.00656: 32 copies of a
+    1- to 13-gram precede gradient spikes; `Repetition(max_share=0, min_repeats=32)` is that
+    rule. It suits token sequences of thousands; 8 copies make every such n-gram visible in
+    128 tokens. No source for 0.9: our choice, because on windows of
+    128 bytes it rejected 0.013 % of Python's standard library, 0.027 % of English prose,
+    0.008 % of help texts in some 40 languages and none of Markdown and JSON (banners and
+    rules, all of them), and at most 0.013 % of each on 256 bytes and none on 512 and 1024.
+    Known limit: C headers with wide comment boxes lose 0.66 % at 128 bytes, 0.15 % at 256.
+    """
+
+    name: ClassVar[str] = "repetition"
+
+    max_share: float = 0.9
+    min_repeats: int = 8
+    max_period: int = MAX_PERIOD
+    pad_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_share < 1:
+            raise ConfigError(f"max_share={self.max_share}: must be at least 0 and below 1")
+        if self.min_repeats < 2:
+            raise ConfigError(f"min_repeats={self.min_repeats}: must be at least 2")
+        if self.max_period < 1:
+            raise ConfigError(f"max_period={self.max_period}: must be at least 1")
+
+    def can_judge(self, tokens: Tokens | None, text: str | None) -> bool:
+        return tokens is not None or text is not None
+
+    def judge(self, tokens: Tokens | None, text: str | None) -> str | None:
+        if tokens is None:
+            if text is None:
+                return None
+            tokens = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        elif self.pad_id is not None:
+            tokens = tokens[tokens != self.pad_id]
+        share = repeated_share(tokens, min_repeats=self.min_repeats, max_period=self.max_period)
+        if share <= self.max_share:
+            return None
+        return (
+            f"repeated 1- to {self.max_period}-grams (>= {self.min_repeats} copies) "
+            f"cover {share:.3g} > {self.max_share:g}"
+        )

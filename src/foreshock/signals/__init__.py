@@ -1,0 +1,1 @@
+"""Measured quantities: one file, one signal (or one pass that yields several)."""

@@ -1,0 +1,1 @@
+"""Destinations for readings and alarms: one file, one destination."""

@@ -1,0 +1,1 @@
+"""Full-state capture: memory and disk."""

@@ -1,0 +1,204 @@
+"""The parts of a run whose state is rewound, and how each is captured and put back."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreshock.core.errors import SnapshotError
+
+
+class Part(ABC):
+    """One part of the rewound state. Both methods leave everything else alone."""
+
+    @abstractmethod
+    def capture(self) -> Any:
+        """Return the state as a tree; tensors may be the live ones."""
+
+    @abstractmethod
+    def restore(self, tree: Any) -> None:
+        """Put a captured state back, bit-exactly. `tree` is not kept."""
+
+
+class ModulePart(Part):
+    """A module: its state dict and the buffers that the state dict leaves out."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def capture(self) -> Any:
+        state = dict(self._module.state_dict())
+        extra = {name: b for name, b in self._module.named_buffers() if name not in state}
+        return {"state": state, "buffers": extra}
+
+    def restore(self, tree: Any) -> None:
+        self._module.load_state_dict(tree["state"])
+        live = dict(self._module.named_buffers())
+        with torch.no_grad():
+            for name, value in tree["buffers"].items():
+                live[name].copy_(value)
+
+
+class OptimizerPart(Part):
+    """An optimizer.
+
+    `load_state_dict` converts moments to the parameter's dtype; here each comes back in
+    the dtype it was captured in.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def capture(self) -> Any:
+        return self._optimizer.state_dict()
+
+    def restore(self, tree: Any) -> None:
+        self._optimizer.load_state_dict(clone_tree(tree))
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for index, saved in tree["state"].items():
+            live = self._optimizer.state[parameters[index]]
+            for name, value in saved.items():
+                now = live[name]
+                if isinstance(value, torch.Tensor) and now.dtype != value.dtype:
+                    live[name] = value.to(now.device, copy=True)
+
+
+class StatefulPart(Part):
+    """Anything with `state_dict` and `load_state_dict`: scheduler, scaler, stream, user state."""
+
+    def __init__(self, stateful: Any) -> None:
+        self._stateful = stateful
+
+    def capture(self) -> Any:
+        return self._stateful.state_dict()
+
+    def restore(self, tree: Any) -> None:
+        self._stateful.load_state_dict(clone_tree(tree))
+
+
+class TorchGeneratorPart(Part):
+    """A `torch.Generator`."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def capture(self) -> Any:
+        return self._generator.get_state()
+
+    def restore(self, tree: Any) -> None:
+        self._generator.set_state(tree)
+
+
+class NumpyGeneratorPart(Part):
+    """A `numpy.random.Generator`."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+
+    def capture(self) -> Any:
+        return _jsonable(self._generator.bit_generator.state)
+
+    def restore(self, tree: Any) -> None:
+        self._generator.bit_generator.state = tree
+
+
+class PythonRandomPart(Part):
+    """A `random.Random`."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self._generator = generator
+
+    def capture(self) -> Any:
+        return _python_state(self._generator.getstate())
+
+    def restore(self, tree: Any) -> None:
+        self._generator.setstate(_python_state_back(tree))
+
+
+class GlobalRandomPart(Part):
+    """The global generators: Python, NumPy, torch on the CPU and on every CUDA device in use."""
+
+    def capture(self) -> Any:
+        name, keys, position, has_gauss, gauss = np.random.get_state()
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        return {
+            "python": _python_state(random.getstate()),
+            "numpy": [
+                name,
+                np.asarray(keys, np.int64),
+                int(position),
+                int(has_gauss),
+                float(gauss),
+            ],
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if cuda else [],
+        }
+
+    def restore(self, tree: Any) -> None:
+        random.setstate(_python_state_back(tree["python"]))
+        name, keys, *rest = tree["numpy"]
+        np.random.set_state((name, keys.astype(np.uint32), *rest))
+        torch.set_rng_state(tree["torch"])
+        if tree["cuda"]:
+            torch.cuda.set_rng_state_all(tree["cuda"])
+
+
+def part_for(name: str, thing: Any) -> Part:
+    """Choose how a user's object is captured.
+
+    Raises:
+        SnapshotError: it is none of the kinds that can be.
+    """
+    match thing:
+        case torch.nn.Module():
+            return ModulePart(thing)
+        case torch.optim.Optimizer():
+            return OptimizerPart(thing)
+        case torch.Generator():
+            return TorchGeneratorPart(thing)
+        case np.random.Generator():
+            return NumpyGeneratorPart(thing)
+        case random.Random():
+            return PythonRandomPart(thing)
+        case _ if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+            return StatefulPart(thing)
+        case _:
+            raise SnapshotError(
+                f"{name!r} is a {type(thing).__name__}, which cannot be rewound; track objects "
+                "with state_dict and load_state_dict, or random generators"
+            )
+
+
+def clone_tree(tree: Any) -> Any:
+    """An independent copy of a state tree; tensors are copied to the CPU."""
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, np.ndarray):
+        return tree.copy()
+    if isinstance(tree, Mapping):
+        return {key: clone_tree(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [clone_tree(value) for value in tree]
+    if isinstance(tree, tuple):
+        return tuple(clone_tree(value) for value in tree)
+    return tree
+
+
+def _python_state(state: tuple[Any, ...]) -> Any:
+    version, words, gauss = state
+    return [version, np.array(words, dtype=np.int64), gauss]
+
+
+def _python_state_back(tree: Any) -> tuple[Any, ...]:
+    version, words, gauss = tree
+    return (version, tuple(int(word) for word in words), gauss)
+
+
+def _jsonable(state: Any) -> Any:
+    """Bit-generator states hold 128-bit integers, which JSON's integers can hold in Python."""
+    if isinstance(state, Mapping):
+        return {key: _jsonable(value) for key, value in state.items()}
+    return state

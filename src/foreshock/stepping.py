@@ -1,0 +1,105 @@
+"""One optimizer step: micro-steps gathered, gated, updated, observed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from foreshock.core.action import Capability
+from foreshock.core.errors import LoopError
+from foreshock.core.signal import Moment
+from foreshock.core.verdict import Verdict, gate_reason
+from foreshock.observation import Observation
+from foreshock.update import Update
+
+
+class Stepping:
+    """Gathers the micro-steps of a step and carries the step out.
+
+    Args:
+        update: the gate and the optimizer.
+        observation: what is measured.
+        scheduler: stepped once a step, skipped ones included; or None.
+        accumulate: micro-steps in a step.
+        terms: names of the loss terms, all of which every micro-step must give.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        observation: Observation,
+        *,
+        scheduler: Any,
+        accumulate: int,
+        terms: Sequence[str],
+    ) -> None:
+        self.micro_step = 0
+        self._update = update
+        self._observation = observation
+        self._scheduler = scheduler
+        self._accumulate = accumulate
+        self._terms = tuple(terms)
+        self._loss: torch.Tensor | None = None
+        self._term_values: dict[str, torch.Tensor] = {}
+
+    def add(self, loss: Any, terms: Mapping[str, Any], step: int) -> bool:
+        """Run the backward pass of one micro-step; True if the step is complete.
+
+        Raises:
+            LoopError: the loss is not a scalar with a gradient, or its terms are others
+                than were announced.
+        """
+        self._check(loss, terms, step)
+        share = loss / self._accumulate
+        self._update.backward(share)
+        share = share.detach().reshape(())
+        self._loss = share if self._loss is None else self._loss + share
+        for name in self._terms:
+            value = torch.as_tensor(terms[name], device=loss.device).detach() / self._accumulate
+            before = self._term_values.get(name)
+            self._term_values[name] = value if before is None else before + value
+        self.micro_step = (self.micro_step + 1) % self._accumulate
+        return self.micro_step == 0
+
+    def finish(self, step: int, gate_limit: float, lr_factor: float) -> Verdict:
+        """Gate the update, make it or not, step the schedule, measure."""
+        norms, total = self._update.gradient_norms()
+        assert self._loss is not None
+        moment = Moment(
+            loss=self._loss,
+            grad_norms=norms,
+            grad_norm=total,
+            lr=self._update.lr(lr_factor),
+            terms=self._term_values,
+        )
+        with torch.no_grad():
+            self._observation.before_update(moment)
+        commit = self._update.commit_or_skip(total, gate_limit, lr_factor)
+        if self._scheduler is not None:
+            self._scheduler.step()
+        with torch.no_grad():
+            self._observation.after_update(moment, step, commit)
+        self.forget()
+        if Capability.SKIP_WITHOUT_HOST_WAIT in self._update.capabilities:
+            return Verdict(step=step, committed=None)
+        committed = bool(commit)
+        reason = "" if committed else gate_reason(float(total), gate_limit)
+        return Verdict(step=step, committed=committed, reason=reason)
+
+    def forget(self) -> None:
+        """Drop what has been gathered of a step."""
+        self._loss, self._term_values, self.micro_step = None, {}, 0
+
+    def _check(self, loss: Any, terms: Mapping[str, Any], step: int) -> None:
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            found = type(loss).__name__
+            if isinstance(loss, torch.Tensor):
+                found = f"tensor of shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
+            raise LoopError(
+                f"step {step}: the loss must be a scalar tensor with a gradient, got {found}"
+            )
+        if set(terms) != set(self._terms):
+            raise LoopError(
+                f"step {step}: loss terms {sorted(terms)} were given, but the Guard was built "
+                f"with terms={sorted(self._terms)}"
+            )

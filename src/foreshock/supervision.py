@@ -1,0 +1,175 @@
+"""Supervision: what alarms lead to. Journals every decision before it is carried out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foreshock.core.case import BatchFinding
+from foreshock.core.cause import Diagnosis
+from foreshock.core.incident import Incident, IncidentBook, Outcome, PlanRecord
+from foreshock.core.names import GRAD_NORM, LOSS, PARAM_NORM, series_name
+from foreshock.core.policy import Policy, Situation
+from foreshock.core.reading import json_number
+from foreshock.core.snapshot import SnapshotRef
+from foreshock.core.verdict import gate_reason
+from foreshock.journal import Journal
+from foreshock.monitor import Monitor
+from foreshock.observation import Row
+
+_SCALER_PATIENCE_SKIPS = 24
+"""Overflows in a row that a loss scaler is left alone with: 2^24 down to 1."""
+
+
+class Supervisor:
+    """Follows a run row by row, opens incidents, and plans what is to be done.
+
+    Plans and incidents are never rewound: `book` is folded from the journal, so that a
+    rollback does not forget what it was made for.
+
+    Args:
+        monitor: what watches.
+        policy: what decides.
+        journal: where decisions are kept.
+        has_scaler: whether a loss scaler handles overflowing gradients.
+        findings: `(first_step, last_step) ->` what stands out in the samples trained in
+            these steps, or None if they cannot be looked at.
+        snapshots: gives the snapshots of the run's lineage.
+        position: gives the watermark of the stream.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        policy: Policy,
+        journal: Journal,
+        *,
+        has_scaler: bool,
+        findings: Callable[[int, int], Sequence[BatchFinding] | None],
+        snapshots: Callable[[], list[SnapshotRef]],
+        position: Callable[[], int],
+    ) -> None:
+        self.monitor = monitor
+        self.policy = policy
+        self.book = IncidentBook(journal.records)
+        self._journal = journal
+        self._has_scaler = has_scaler
+        self._findings = findings
+        self._snapshots = snapshots
+        self._position = position
+
+    def record(self, kind: str, *, attempt: int, step: int, **fields: Any) -> dict[str, Any]:
+        """Journal a decision durably, and fold it into the book."""
+        record = self._journal.write(kind, attempt=attempt, step=step, **fields)
+        self.book.apply(record)
+        return record
+
+    def see(self, attempt: int, row: Row, gate_limit: float) -> PlanRecord | None:
+        """Take in one step; return the plan if one was made, journalled and durable."""
+        alarms = self.monitor.observe(attempt, row.step, row.committed, row.values)
+        norm = self._value(series_name(GRAD_NORM.name), row.step)
+        if not row.committed:
+            self._journal.write(
+                "skip",
+                attempt=attempt,
+                step=row.step,
+                durable=False,
+                reason=gate_reason(norm, gate_limit),
+                grad_norm=json_number(norm),
+            )
+        for alarm in alarms:
+            self._journal.write(
+                "alarm", attempt=attempt, step=row.step, durable=False, alarm=alarm.to_json()
+            )
+        if self.book.unfinished_plan is not None:
+            return None  # what is decided is carried out before anything else is
+        must_act = any(
+            alarm.kind == "nonfinite" and alarm.signal in (LOSS.name, PARAM_NORM.name)
+            for alarm in alarms
+        )
+        due = must_act or self.policy.due(
+            self.monitor.num_alarmed_steps,
+            still_alarmed=bool(alarms),
+            in_incident=self.book.open is not None,
+            skips=self.monitor.consecutive_skips,
+        )
+        if not due or not self.monitor.episode:
+            return None
+        first = min(alarm.onset_step for alarm in self.monitor.episode)
+        incident = self.book.open
+        tried = [record.plan.rung for record in incident.plans] if incident is not None else []
+        diagnosis = self.monitor.diagnose(self._findings(first, row.step), tried)
+        return self._decide(attempt, row.step, diagnosis, must_act)
+
+    def settled_step(self) -> int | None:
+        """The step from which on the open incident's recovery can be verified, if any."""
+        incident = self.book.open
+        if incident is None or not incident.plans:
+            return None
+        beyond = self.policy.settle_steps if incident.rollbacks else self.policy.quiet_steps
+        return incident.last_alarm_step + beyond
+
+    def failed_verification(self, attempt: int, step: int) -> PlanRecord | None:
+        """A recovery did not make the model whole: plan the next rung."""
+        incident = self.book.open
+        assert incident is not None
+        return self._decide(attempt, step, Diagnosis.from_json(incident.diagnosis), True)
+
+    def close(self, outcome: Outcome, *, attempt: int, step: int) -> None:
+        """End the open incident."""
+        incident = self.book.open
+        assert incident is not None
+        self.record(
+            "incident_closed",
+            attempt=attempt,
+            step=step,
+            incident=incident.id,
+            outcome=outcome.value,
+        )
+
+    def _decide(
+        self, attempt: int, step: int, diagnosis: Diagnosis, must_act: bool
+    ) -> PlanRecord | None:
+        incident = self.book.open
+        plan = self.policy.decide(self._situation(step, diagnosis, must_act, incident))
+        if plan is None:
+            return None
+        alarms = [alarm.to_json() for alarm in self.monitor.episode]
+        number = incident.id if incident is not None else len(self.book.incidents) + 1
+        self.record(
+            "plan",
+            attempt=attempt,
+            step=step,
+            incident=number,
+            plan_id=self.book.num_plans + 1,
+            position=self._position(),
+            plan=plan.to_json(),
+            diagnosis=diagnosis.to_json(),
+            alarms=alarms,
+            last_alarm_step=max((alarm["step"] for alarm in alarms), default=step),
+        )
+        return self.book.incidents[-1].plans[-1]
+
+    def _situation(
+        self, step: int, diagnosis: Diagnosis, must_act: bool, incident: Incident | None
+    ) -> Situation:
+        episode = self.monitor.episode
+        gradients = all(alarm.signal == GRAD_NORM.name for alarm in episode)
+        scaler = self._has_scaler and gradients
+        scaler = scaler and all(alarm.kind == "nonfinite" for alarm in episode)
+        return Situation(
+            step=step,
+            diagnosis=diagnosis,
+            must_act=must_act,
+            only_gradients=gradients and bool(episode),
+            consecutive_skips=self.monitor.consecutive_skips,
+            handled_by_scaler=scaler and self.monitor.consecutive_skips <= _SCALER_PATIENCE_SKIPS,
+            gradient_limit=self.monitor.limit(series_name(GRAD_NORM.name)),
+            incident=incident,
+            earlier=[one for one in self.book.incidents if one is not incident],
+            snapshots=self._snapshots(),
+            position=self._position(),
+            num_rollbacks=self.book.num_rollbacks,
+        )
+
+    def _value(self, series: str, step: int) -> float:
+        values = self.monitor.timeline.values(series, step, step)
+        return float(values[0]) if len(values) else float("nan")

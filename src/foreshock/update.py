@@ -1,0 +1,175 @@
+"""The gate and the update: decided on the device, exact whether made or skipped."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from foreshock.core.action import Capability
+from foreshock.core.errors import ConfigError
+
+
+class Update:
+    """One optimizer step behind the gate.
+
+    The rule: commit if and only if the gradient norm is finite and at most the gate
+    limit. A skipped step leaves weights, moments and update counts bit-identical: it is
+    selected, never multiplied by zero. Fused optimizers take the verdict as a tensor
+    (`found_inf`) and the clip as a divisor (`grad_scale`), so that nothing waits for the
+    device; with others there is one wait, and a skipped optimizer is simply not called.
+
+    Args:
+        optimizer: any `torch.optim` optimizer that needs no closure.
+        parameters: (path, parameter), each once.
+        scaler: a `torch.amp.GradScaler`, or None.
+        clip: largest gradient norm, or None.
+
+    Raises:
+        ConfigError: the optimizer needs a closure, or the clip is not above 0.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[tuple[str, torch.nn.Parameter]],
+        *,
+        scaler: Any = None,
+        clip: float | None = None,
+    ) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigError(
+                "LBFGS calls the model several times a step; Foreshock cannot gate it"
+            )
+        if clip is not None and not clip > 0:
+            raise ConfigError(f"clip is {clip}; it must be above 0, or None for no clipping")
+        self._optimizer = optimizer
+        self._parameters = [parameter for _, parameter in parameters]
+        self._device = self._parameters[0].device
+        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._clip = clip
+        self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and all(
+            group.get("fused") for group in optimizer.param_groups
+        )
+        self._limit = torch.full((), torch.inf, dtype=torch.float32, device=self._device)
+        self._limit_value = float("inf")
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this optimizer allows."""
+        base = {Capability.SKIP_UPDATE, Capability.SCALE_LR}
+        return frozenset(base | {Capability.SKIP_WITHOUT_HOST_WAIT} if self._fused else base)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass, scaled if there is a scaler."""
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
+    def gradient_norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unscale, and return the norm of each gradient `[P]` and of all of them `[]`.
+
+        Norms are taken in fp32 at least; a parameter without a gradient counts as 0.
+        """
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+        present = [
+            (place, _dense(parameter.grad))
+            for place, parameter in enumerate(self._parameters)
+            if parameter.grad is not None
+        ]
+        norms = torch.zeros(len(self._parameters), dtype=torch.float32, device=self._device)
+        if present:
+            places = torch.tensor([place for place, _ in present], device=self._device)
+            found = torch._foreach_norm([grad for _, grad in present], dtype=torch.float32)
+            norms[places] = torch.stack([norm.to(self._device) for norm in found])
+        return norms, torch.linalg.vector_norm(norms)
+
+    def commit_or_skip(
+        self, grad_norm: torch.Tensor, gate_limit: float, lr_factor: float
+    ) -> torch.Tensor:
+        """Make the update if the gate commits; return the verdict as a bool tensor `[]`.
+
+        Args:
+            grad_norm: `[]`, before clipping.
+            gate_limit: largest norm that is committed; may be infinite.
+            lr_factor: multiplies the learning rate of this step only.
+        """
+        if gate_limit != self._limit_value:
+            self._limit.fill_(gate_limit)
+            self._limit_value = gate_limit
+        commit = torch.isfinite(grad_norm) & (grad_norm <= self._limit)
+        with self._scaled_lr(lr_factor):
+            if self._fused:
+                self._step_fused(grad_norm, commit)
+            elif bool(commit):
+                self._clip_gradients(grad_norm)
+                self._optimizer.step()
+        if self._scaler is not None:
+            self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        return commit
+
+    def lr(self, factor: float) -> float:
+        """The learning rate of the first group, with the override."""
+        return float(self._optimizer.param_groups[0]["lr"]) * factor
+
+    def _step_fused(self, grad_norm: torch.Tensor, commit: torch.Tensor) -> None:
+        optimizer: Any = self._optimizer
+        if self._clip is not None:
+            optimizer.grad_scale = ((grad_norm + 1e-6) / self._clip).clamp(min=1.0)
+        optimizer.found_inf = (~commit).to(torch.float32)
+        try:
+            optimizer.step()
+        finally:
+            del optimizer.found_inf
+            if self._clip is not None:
+                del optimizer.grad_scale
+
+    def _clip_gradients(self, grad_norm: torch.Tensor) -> None:
+        if self._clip is None:
+            return
+        coefficient = (self._clip / (grad_norm + 1e-6)).clamp(max=1.0)
+        grads = [_dense(p.grad) for p in self._parameters if p.grad is not None]
+        for device in {grad.device for grad in grads}:
+            same = [grad for grad in grads if grad.device == device]
+            torch._foreach_mul_(same, coefficient.to(device))
+
+    @contextmanager
+    def _scaled_lr(self, factor: float) -> Iterator[None]:
+        if factor == 1.0:
+            yield
+            return
+        groups = self._optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def trained_parameters(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters that the optimizer trains, each once, with their paths in the model.
+
+    Raises:
+        ConfigError: the optimizer holds none that need a gradient.
+    """
+    paths = {id(parameter): path for path, parameter in model.named_parameters()}
+    found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                path = paths.get(id(parameter), f"outside.{len(found)}")
+                found.setdefault(id(parameter), (path, parameter))
+    if not found:
+        raise ConfigError("the optimizer holds no parameter that needs a gradient")
+    return list(found.values())
+
+
+def _dense(grad: "torch.Tensor | None") -> torch.Tensor:
+    assert grad is not None
+    grad = grad.detach()
+    return grad.coalesce().values() if grad.is_sparse else grad
