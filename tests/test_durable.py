@@ -235,6 +235,7 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
 # Power loss at any operation.
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(0, 5))
 def test_a_file_is_whole_old_or_whole_new(seed: int, ops: int) -> None:
     disk = empty_disk()
@@ -253,6 +254,7 @@ def test_a_file_is_whole_old_or_whole_new(seed: int, ops: int) -> None:
     assert after.list(ROOT) == ["f"]
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(0, 12))
 def test_a_directory_appears_whole_or_not_at_all(seed: int, ops: int) -> None:
     disk = empty_disk()
@@ -269,7 +271,7 @@ def test_a_directory_appears_whole_or_not_at_all(seed: int, ops: int) -> None:
         assert {name: after.read(ROOT / "d" / name) for name in after.list(ROOT / "d")} == files
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     SEEDS,
     st.integers(0, 40),
@@ -307,6 +309,7 @@ def test_what_an_append_log_synced_survives(
 # Errors that are no power loss.
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(0, 3))
 def test_a_failed_write_file_leaves_the_old_file_alone(seed: int, ops: int) -> None:
     disk = empty_disk()
@@ -318,6 +321,7 @@ def test_a_failed_write_file_leaves_the_old_file_alone(seed: int, ops: int) -> N
     assert disk.read(ROOT / "f") == (b"old" if ops < 3 else b"new" * 9)
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(0, 7))
 def test_a_failed_write_dir_leaves_nothing(seed: int, ops: int) -> None:
     disk = empty_disk()
@@ -388,3 +392,12 @@ def test_what_was_there_before_opening_is_never_cut() -> None:
     with pytest.raises(OSError, match="No space"):
         log.append(b"refused\n", durable=True)
     assert disk.crash(3).read(ROOT / "log").startswith(b"from a killed process\n")
+
+
+@settings(deadline=None)
+@given(SEEDS)
+def test_a_repair_is_durable(seed: int) -> None:
+    disk = empty_disk()
+    write_file(disk, ROOT / "log", [b"whole\nto"])
+    AppendLog(disk, ROOT / "log").repair(6)
+    assert disk.crash(seed).read(ROOT / "log") == b"whole\n"

@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import shutil
 import struct
+import subprocess
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -86,6 +88,7 @@ def written(journal: Journal, *marks: int) -> None:
 # Lines.
 
 
+@settings(deadline=None)
 @given(RECORDS)
 @example({})
 @example({"a": '","crc":"00000000"}'})
@@ -98,6 +101,7 @@ def test_a_line_is_strict_json_and_reads_back(record: dict[str, Any]) -> None:
     assert parsed == decode_line(line) == plain(record)
 
 
+@settings(deadline=None)
 @given(RECORDS, st.integers(0), st.integers(1, 255))
 def test_a_line_with_any_byte_changed_is_refused(
     record: dict[str, Any], where: int, change: int
@@ -108,6 +112,7 @@ def test_a_line_with_any_byte_changed_is_refused(
         decode_line(bytes(line))
 
 
+@settings(deadline=None)
 @given(st.binary())
 @example(b'{"crc":"')
 @example(b"[" * 100_000)
@@ -121,7 +126,11 @@ def forged_line(body: bytes) -> bytes:
     return body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body[:-1] + b"}")
 
 
-@pytest.mark.parametrize("body", [b'{"a":NaN}', b'{"a":' + b"9" * 5000 + b"}", b"[1}", b"}"])
+@pytest.mark.parametrize(
+    "body",
+    [b'{"a":NaN}', b'{"a":' + b"9" * 5000 + b"}", b"[1}", b"}"],
+    ids=["nan", "huge", "list", "empty"],
+)
 def test_a_right_checksum_over_what_is_no_record(body: bytes) -> None:
     with pytest.raises(JournalError):
         decode_line(forged_line(body))
@@ -145,6 +154,15 @@ def test_numpy_and_tuples_are_written_as_json() -> None:
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(JournalError):
         encode_line({"field": value})
+
+
+def test_jq_reads_every_line() -> None:
+    jq = shutil.which("jq")
+    if jq is None:
+        pytest.skip("jq is not installed")
+    lines = b"".join(encode_line({"value": value}) for value in (math.nan, -math.inf, "é\n\0"))
+    done = subprocess.run([jq, "-c", ".value"], input=lines, capture_output=True, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == ["NaN", "-Infinity", "é\n\0"]
 
 
 def test_number() -> None:
@@ -217,7 +235,7 @@ def test_create_refuses_a_directory_in_use(place: Place) -> None:
     disk, run_dir = place.disk, place.run_dir
     disk.make_dir(run_dir)
     disk.write(run_dir / "notes.txt", [b"mine"])
-    with pytest.raises(RunDirError, match=r"not empty \(it holds notes.txt\): leave it alone"):
+    with pytest.raises(RunDirError, match=r"not empty \(it holds notes.txt\): choose"):
         Journal.create(disk, run_dir, IDENTITY, clock)
     disk.remove(run_dir / "notes.txt")
     journal = Journal.create(disk, run_dir, IDENTITY, clock)
@@ -252,6 +270,18 @@ def test_open_refuses_what_is_not_this_run(place: Place) -> None:
             Journal.read(disk, run_dir)
 
 
+def test_what_a_crash_left_behind_is_no_obstacle(place: Place) -> None:
+    disk, run_dir = place.disk, place.run_dir
+    disk.make_dir(run_dir)
+    disk.write(run_dir / ".run.json.tmp", [b"{"])
+    Journal.create(disk, run_dir, IDENTITY, clock).close()
+    disk.write(run_dir / ".decisions.jsonl.tmp", [b""])
+    disk.write(run_dir / "readings" / ".attempt-00001.bin.tmp", [b"FSHK"])
+    Journal.open(disk, run_dir, IDENTITY, clock).close()
+    assert disk.list(run_dir / "readings") == []
+    assert not disk.exists(run_dir / ".decisions.jsonl.tmp")
+
+
 def test_reserved_fields_are_refused() -> None:
     journal = created(SimulatedDisk())
     for name in ("crc", "time", "unsynced_bytes"):
@@ -263,6 +293,7 @@ def test_reserved_fields_are_refused() -> None:
 # Damage to decisions.
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200))
 def test_a_torn_end_is_cut(lost: int) -> None:
     disk = SimulatedDisk()
@@ -285,6 +316,7 @@ def disk_tail(size: int, whole: list[dict[str, Any]]) -> bytes:
     return bytes(size - sum(len(encode_line(record)) for record in whole))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2), st.integers(0), st.integers(1, 255), st.booleans())
 def test_damage_to_a_record_that_was_safe(
     line: int, where: int, change: int, durable: bool
@@ -443,6 +475,7 @@ def test_a_second_outage_is_told_again_and_close_tells_what_is_lost() -> None:
     assert [record["step"] for record in Journal.read(disk, RUN).records] == [1, 2, 1, 2]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 30), SEEDS)
 def test_one_failing_call_loses_no_decision(ops: int, seed: int) -> None:
     disk = SimulatedDisk()
@@ -456,6 +489,21 @@ def test_one_failing_call_loses_no_decision(ops: int, seed: int) -> None:
     records = Journal.read(disk.crash(seed), RUN).records
     assert records == journal.records
     assert [record["step"] for record in records] == list(range(8))
+
+
+def test_a_failed_sync_of_readings_counts_all_it_gave_up() -> None:
+    disk = SimulatedDisk()
+    warnings: list[str] = []
+    journal = created(disk, warnings.append)
+    journal.open_readings(1, ["loss"])
+    for step in range(6):
+        journal.append_reading(step, 0, np.array([step], np.float32))
+        if step in (1, 4):
+            disk.fail_after(0 if step == 4 else 9, disk_full())
+            journal.sync()
+    assert (journal.dropped_readings, len(warnings)) == (3, 1)
+    journal.close()
+    assert read_readings(disk.crash(0), READINGS).steps.tolist() == [0, 1, 5]
 
 
 # The binary files: damage and hostile bytes.
@@ -556,6 +604,7 @@ def forged_header(magic: bytes, text: bytes) -> bytes:
         ),
         forged_header(b"FSHKDATA", b"{}"),
     ],
+    ids=lambda data: f"{len(data)}-bytes",
 )
 def test_a_hostile_header_is_one_clear_error(data: bytes) -> None:
     with pytest.raises(JournalError) as caught:
@@ -578,6 +627,7 @@ def forged_provenance(*runs: tuple[int, int], repeat: int = 1) -> bytes:
         forged_provenance((0, 1 << 19), repeat=3),
         forged_provenance((5, 0)),
     ],
+    ids=["one-run", "two-runs", "three-records", "empty-run"],
 )
 def test_impossible_runs_are_refused_without_spelling_them_out(data: bytes) -> None:
     tracemalloc.start()
@@ -598,6 +648,7 @@ def test_reading_needs_memory_in_proportion_to_the_file() -> None:
     assert block.torn_bytes == 200_000
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 40) | st.integers(0, 2**63 - 1), max_size=50))
 def test_positions_read_back_in_order(positions: list[int]) -> None:
     data = records.encode_provenance_header(3) + records.encode_provenance(-1, positions)

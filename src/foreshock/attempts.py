@@ -1,5 +1,6 @@
 """Attempts: where the run stands, its snapshots, and how time goes back."""
 
+import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -82,9 +83,19 @@ class Attempts:
         """Watermark of the stream; 0 for a foreign loader."""
         return self._stream.position if self._stream is not None else 0
 
+    def position_after(self, step: int) -> int:
+        """Watermark of the stream after one of the last steps."""
+        found = [positions for one, positions in self.progress.recent if one == step]
+        return found[-1][-1] + 1 if found else self.position
+
     def refs(self) -> list[SnapshotRef]:
-        """The snapshots of the run's lineage."""
+        """The snapshots of the run's lineage, those that would have to be made anew included."""
         return self.state.refs(self._rollbacks)
+
+    def has_begun(self) -> bool:
+        """Whether the run has ever had a durable snapshot."""
+        recorded = any(record["kind"] == "snapshot" for record in self._journal.records)
+        return recorded or self.state.has_any()
 
     def begin(self) -> None:
         """Begin a new attempt at the present step, with files of its own."""
@@ -125,14 +136,9 @@ class Attempts:
         self.begin()
         return restored
 
-    def look_at(
-        self, refs: Sequence[SnapshotRef], look: Callable[[], Any], *, back_to: str
-    ) -> list[Any]:
-        """Look at earlier states in memory, then restore the snapshot `back_to`."""
-        seen = self.state.visit(refs, look)
-        if seen:
-            self.state.restore(self._rollbacks, snapshot_id=back_to)
-        return seen
+    def look_at(self, refs: Sequence[SnapshotRef], look: Callable[[], Any]) -> list[Any]:
+        """Look at earlier states in memory; the present one is put back, bit-exactly."""
+        return self.state.visit(refs, look)
 
     def snapshot_is_due(self) -> bool:
         """Whether the cadence asks for a snapshot of the present step that is not there yet."""
@@ -166,14 +172,16 @@ class Attempts:
             durable = step % self._cadence.disk_steps == 0
         if self._have(durable=durable):
             return
-        concerns: list[str] = []
-        if book.open is not None:
-            concerns.append(f"incident {book.open.id} was not yet verified")
+        concerns = [
+            f"incident {incident.id} was not yet verified"
+            for incident in book.incidents
+            if incident.covers(step)
+        ]
         if not self.state.optimizer_is_finite(self._optimizer):
             concerns.append("the optimizer's state holds a NaN or an Inf")
-        if durable:
-            self._journal.sync()  # a resume from here needs everything up to here
         try:
+            if durable:
+                self._make_decisions_durable()
             ref = self.state.take(
                 step=step,
                 attempt=attempt,
@@ -184,7 +192,7 @@ class Attempts:
             )
             if durable:
                 self._journal.write("snapshot", attempt=attempt, step=step, snapshot=ref.to_json())
-                self.state.rotate(frozenset({ref.id}))
+                self.state.rotate(self._rollbacks)
         except OSError as error:
             if required:
                 raise RunDirError(
@@ -201,7 +209,15 @@ class Attempts:
 
     def _have(self, *, durable: bool) -> bool:
         step = self.progress.step
-        return any(ref.step == step and (ref.durable or not durable) for ref in self.refs())
+        held = self.state.held(self._rollbacks)
+        return any(ref.step == step and (ref.durable or not durable) for ref in held)
+
+    def _make_decisions_durable(self) -> None:
+        """A resume needs every decision up to the snapshot it begins with."""
+        self._journal.sync()
+        if self._journal.backlog:
+            text = f"{self._journal.backlog} decisions wait for the disk, and it must not pass them"
+            raise OSError(errno.EIO, text)
 
     def _watching(self) -> dict[str, Any]:
         return {

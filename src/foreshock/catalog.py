@@ -5,6 +5,7 @@ through the entry point group `foreshock.components`: each entry names a class, 
 class's base says which family it belongs to.
 """
 
+import dataclasses
 import inspect
 import pkgutil
 from functools import cache
@@ -47,15 +48,16 @@ def members(family: str) -> "MappingProxyType[str, type[Any]]":
     for info in pkgutil.iter_modules(package.__path__):
         module = import_module(f"foreshock.{family}.{info.name}")
         for member in _classes(module, contract):
-            if member.name != info.name:
+            name = getattr(member, "name", None)
+            if name != info.name:
                 raise CatalogError(
-                    f"{family}/{info.name}.py: {member.__name__}.name is {member.name!r}; the "
+                    f"{family}/{info.name}.py: {member.__name__}.name is {name!r}; the "
                     f"file bears the component's name, so it must be {info.name!r}"
                 )
             _add(found, family, member)
     for entry in entry_points(group=GROUP):
         member = _load(entry)
-        if isinstance(member, type) and issubclass(member, contract):
+        if issubclass(member, contract):
             _add(found, family, member)
     return MappingProxyType(dict(sorted(found.items())))
 
@@ -64,11 +66,17 @@ def make(family: str, name: str, **settings: Any) -> Any:
     """Build a component by family and name.
 
     Raises:
-        CatalogError: there is none of that name, or it has no such setting.
+        CatalogError: there is none of that name, it has no such setting, or lacks one.
     """
     known = members(family)
     if name not in known:
         raise CatalogError(f"{family} has no {name!r}; it has {', '.join(known)}")
+    allowed = [item.name for item in dataclasses.fields(known[name]) if item.init]
+    for setting in settings:
+        if setting not in allowed:
+            raise CatalogError(
+                f"{family}/{name} has no setting {setting!r}; it has {', '.join(allowed) or 'none'}"
+            )
     try:
         return known[name](**settings)
     except TypeError as error:
@@ -99,14 +107,25 @@ def _add(found: dict[str, type[Any]], family: str, member: type[Any]) -> None:
     found[name] = member
 
 
-def _load(entry: Any) -> Any:
+def _load(entry: Any) -> type[Any]:
+    plug_in = f"plug-in {entry.value!r} ({entry.name})"
     try:
-        return entry.load()
+        member = entry.load()
     except Exception as error:
         raise CatalogError(
-            f"plug-in {entry.value!r} ({entry.name}) cannot be loaded: {error!r}; mend or "
-            "uninstall its package"
+            f"{plug_in} cannot be loaded: {error!r}; mend or uninstall its package"
         ) from error
+    contracts = tuple(_resolve(reference) for reference in FAMILIES.values())
+    if not isinstance(member, type) or not issubclass(member, contracts):
+        raise CatalogError(
+            f"{plug_in} is no component: it must be a class derived from one of "
+            f"{', '.join(contract.__name__ for contract in contracts)}"
+        )
+    if inspect.isabstract(member) or not dataclasses.is_dataclass(member):
+        raise CatalogError(
+            f"{plug_in} must be a frozen dataclass that implements every method of its contract"
+        )
+    return member
 
 
 def _resolve(reference: str) -> type[Any]:

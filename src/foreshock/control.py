@@ -11,6 +11,7 @@ import torch
 from foreshock.attempts import Attempts
 from foreshock.core.action import Capability
 from foreshock.core.probe import Probe
+from foreshock.core.snapshot import SnapshotRef
 from foreshock.data.ledger import LedgerEntry
 from foreshock.data.order import SampleId
 from foreshock.data.stream import Stream
@@ -68,6 +69,7 @@ class Control:
         self._gates: list[_Gate] = []
         self._lr_factors: dict[str, tuple[int, float]] = {}
         self._before: dict[str, Any] | None = None
+        self._measure_due: int | None = None
         self._plan_id = 0
         self._action = 0
         for record in journal.records:
@@ -113,7 +115,10 @@ class Control:
     def rollback(self, snapshot_id: str, step: int) -> str:
         came_from = self._attempts.progress.step
         restored = self._attempts.go_back(snapshot_id=snapshot_id, at_most_step=step)
-        self._measure_before(restored.ref.id)
+        if restored.ref.step < step and self._probes:
+            self._write("measure_due", at_step=step)
+        else:
+            self._measure_before(restored.ref.id)
         text = f"back from step {came_from} to {restored.ref.step}"
         if restored.ref.id != snapshot_id:
             text += f" ({snapshot_id} is gone; {restored.ref.step} to {step} are trained again)"
@@ -167,16 +172,37 @@ class Control:
             "note": "",
         }
 
+    def harm_since(self, onset_step: int) -> list[Comparison] | None:
+        """Probe the model now against the newest healthy state in memory from before a step.
+
+        Leaves the state as it is. None where there are no probes or no such state.
+        """
+        if not self._probes:
+            return None
+        refs = self._healthy_before(onset_step)[-1 - _NEIGHBOURS :]
+        seen = self._attempts.look_at(refs, lambda: measure(self._model, self._probes))
+        if not seen:
+            return None
+        now = measure(self._model, self._probes)
+        return compare(seen[-1], now, seen[:-1])
+
+    def measure_if_due(self) -> None:
+        """Measure the state that was to be gone back to, once it has been trained again."""
+        step = self._attempts.progress.step
+        if self._measure_due == step:
+            self._measure_before(f"step {step}, trained again")
+
+    def _healthy_before(self, step: int) -> list[SnapshotRef]:
+        held = self._attempts.state.in_memory()
+        older = [ref for ref in held if ref.step < step and ref.health.healthy]
+        return sorted(older, key=lambda ref: ref.step)
+
     def _measure_before(self, snapshot_id: str) -> None:
         if not self._probes:
             return
         now = measure(self._model, self._probes)
-        step = self._attempts.progress.step
-        older = [ref for ref in self._attempts.refs() if ref.step < step and ref.health.healthy]
-        older = sorted(older, key=lambda ref: ref.step)[-_NEIGHBOURS:]
-        neighbours = self._attempts.look_at(
-            older, lambda: measure(self._model, self._probes), back_to=snapshot_id
-        )
+        older = self._healthy_before(self._attempts.progress.step)[-_NEIGHBOURS:]
+        neighbours = self._attempts.look_at(older, lambda: measure(self._model, self._probes))
         self._write("measured_before", snapshot=snapshot_id, values=now, neighbours=neighbours)
 
     # ---- journal --------------------------------------------------------------------
@@ -201,7 +227,13 @@ class Control:
                 self._lr_factors[record["key"]] = (record["first_step"], record["factor"])
             case "quarantined" | "rejected" if self._stream is not None:
                 self._stream.ledger.add(LedgerEntry.from_json(record["entry"]))
+            case "measure_due":
+                self._measure_due = record["at_step"]
             case "measured_before":
-                self._before = record
+                self._before, self._measure_due = record, None
+            case "halted":
+                self.halt_note = record["note"]
+            case "run_halted":
+                self.halt_note = None  # it was handed over, and a person resumes it
             case _:
                 pass

@@ -325,7 +325,7 @@ class Guard:
                 self._positions = []
                 if self.halted is not None:
                     break
-            elif not self._recovery.verify_if_settled():
+            elif not (self._recovery.probe_if_in_doubt() or self._recovery.verify_if_settled()):
                 break
         if self.halted is not None or ending:
             self._finish()

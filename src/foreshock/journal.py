@@ -133,11 +133,10 @@ class Journal:
         try:
             found = sorted({*disk.list(run_dir)} - {"lock", ".run.json.tmp"})
             if found:
-                todo = "resume it with `--resume`" if "run.json" in found else "leave it alone"
-                raise RunDirError(
-                    f"{run_dir} is not empty (it holds {found[0]}): {todo}, or choose another "
-                    f"run directory."
-                )
+                what, todo = f"is not empty (it holds {found[0]})", ""
+                if "run.json" in found:
+                    what, todo = "holds a run already", "resume it with `--resume`, or "
+                raise RunDirError(f"{run_dir} {what}: {todo}choose another run directory.")
             known = decode_line(encode_line({"format": FORMAT, **identity}))
             text = json.dumps(known, indent=2) + "\n"
             write_file(disk, run_dir / "run.json", [text.encode()])

@@ -15,6 +15,7 @@ from foreshock.core.timeline import Timeline
 
 _ACTIVATION_RISE = 2.0
 _TREND_STEPS = 50
+_EPISODE_ALARMS = 4096
 
 
 class Monitor:
@@ -60,6 +61,8 @@ class Monitor:
         self.timeline = Timeline(series)
         self.episode: list[Alarm] = []
         self.consecutive_skips = 0
+        self.probed_step = 0
+        """Alarms up to this step have been answered by a probe that found no harm."""
 
     def observe(
         self, attempt: int, step: int, committed: bool, values: "np.ndarray[Any, Any]"
@@ -75,14 +78,25 @@ class Monitor:
                 alarms += watch.update(steps, row[None, watch.columns])
         if alarms:
             self.episode += alarms
+            if len(self.episode) > _EPISODE_ALARMS:  # the onset and the present are what counts
+                del self.episode[_EPISODE_ALARMS // 4 : -_EPISODE_ALARMS // 4]
         elif self.episode and step - self.episode[-1].step >= self._quiet_steps:
             self.episode = []
         return alarms
 
     @property
+    def last_step(self) -> int:
+        """Last step that it was given; 0 before the first."""
+        return int(self.timeline.steps[-1]) if len(self.timeline) else 0
+
+    @property
     def num_alarmed_steps(self) -> int:
         """Distinct alarmed steps of the episode."""
         return len({alarm.step for alarm in self.episode})
+
+    def first_doubt(self) -> int | None:
+        """Step of the first alarm that no probe has answered yet, if any."""
+        return next((a.step for a in self.episode if a.step > self.probed_step), None)
 
     def diagnose(
         self, batch_findings: Sequence[BatchFinding] | None, tried: Sequence[str] = ()
@@ -146,14 +160,17 @@ class Monitor:
             "timeline": self.timeline.to_tree(),
             "episode": [alarm.to_json() for alarm in self.episode],
             "consecutive_skips": self.consecutive_skips,
+            "probed_step": self.probed_step,
             "detectors": {watch.key: watch.to_tree() for watch in self._watches},
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Take back what `to_tree` gave; a detector that is new starts afresh."""
+        """Take back what `to_tree` gave; a detector that is new, or has other
+        settings, starts afresh."""
         self.timeline.load_tree(tree["timeline"])
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
         self.consecutive_skips = tree["consecutive_skips"]
+        self.probed_step = tree["probed_step"]
         for watch in self._watches:
             watch.load_tree(tree["detectors"].get(watch.key))
 
@@ -199,9 +216,15 @@ class _Watch:
         return self._detector.thresholds(self._state)
 
     def to_tree(self) -> dict[str, Any]:
-        return {"series": self.names, "state": state_to_tree(self._state)}
+        return {
+            "rule": repr(self._detector),
+            "series": self.names,
+            "state": state_to_tree(self._state),
+        }
 
     def load_tree(self, tree: Any) -> None:
-        fresh = self._detector.init(self.names)
-        known = tree is not None and tree["series"] == self.names
-        self._state = state_from_tree(fresh, tree["state"]) if tree and known else fresh
+        self._state = self._detector.init(self.names)
+        if tree is None or tree.get("rule") != repr(self._detector):
+            return
+        if list(tree["series"]) == self.names:
+            self._state = state_from_tree(self._state, tree["state"])

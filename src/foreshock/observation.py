@@ -1,6 +1,7 @@
 """Observation: all signals of a step in one buffer, read by the host a fixed lag later."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,17 +94,18 @@ class Observation:
             packed = host
         self._pending.append((step, packed, ready))
 
-    def read(self, *, drain: bool = False) -> list[Row]:
-        """Return the steps that are due: all but the last `lag_steps`, or all of them."""
-        rows: list[Row] = []
+    def read(self, *, drain: bool = False) -> Iterator[Row]:
+        """Hand out the steps that are due: all but the last `lag_steps`, or all of them.
+
+        One that is not asked for waits for the next call.
+        """
         keep = 0 if drain else self._lag_steps
         while len(self._pending) > keep:
             step, packed, ready = self._pending.popleft()
             if ready is not None:
                 ready.synchronize()
             values = packed.cpu().numpy()
-            rows.append(Row(step, bool(values[0]), values[1:]))
-        return rows
+            yield Row(step, bool(values[0]), values[1:])
 
     def forget(self) -> None:
         """Drop what has not been read: time went back to before it."""

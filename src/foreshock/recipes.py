@@ -14,6 +14,8 @@ from foreshock.core.policy import Policy
 from foreshock.core.rule import Rule
 from foreshock.core.signal import Signal
 
+_PLAIN: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
@@ -63,7 +65,7 @@ class Recipe:
     lag_steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.lag_steps < 0:
+        if not isinstance(self.lag_steps, int) or self.lag_steps < 0:
             raise ConfigError(f"Recipe.lag_steps is {self.lag_steps}; it must be 0 or more")
         if not self.causes:
             raise ConfigError("a Recipe needs at least one cause, to explain an incident with")
@@ -96,10 +98,10 @@ def standard(settings: dict[str, Any] | None = None) -> Recipe:
 
 
 def watching() -> Recipe:
-    """Observe only: nothing is skipped, no snapshot is taken."""
+    """Observe only: the policy never acts, and memory holds no snapshot."""
     return dataclasses.replace(
         standard({"rules": False}),
-        policy=Policy(can_rollback=False),
+        policy=Policy(watch_only=True),
         cadence=Cadence(memory_steps=0, memory_keep=0),
     )
 
@@ -148,26 +150,33 @@ def _family(family: str, table: Any) -> tuple[Any, ...]:
         if settings is True:
             settings = {}
         try:
-            built.append(make(family, name, **_tuples(settings)))
+            place = f"{family}/{name}"
+            settings = _settings(place, members(family)[name], settings)
+            built.append(make(family, name, **settings))
         except CatalogError as error:
             raise ConfigError(str(error)) from error
     return tuple(built)
 
 
 def _table(name: str, kind: type[Any], table: Any) -> Any:
-    allowed = [item.name for item in dataclasses.fields(kind)]
     if not isinstance(table, dict):
         raise ConfigError(f"{name} is {table!r}; it must be a table")
-    for setting in table:
-        if setting not in allowed:
-            raise ConfigError(f"{name} has no {setting!r}; it has {', '.join(allowed)}")
-    try:
-        return kind(**table)
-    except TypeError as error:
-        raise ConfigError(f"{name}: {error}") from error
+    return kind(**_settings(name, kind, table))
 
 
-def _tuples(settings: Any) -> dict[str, Any]:
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{settings!r} is not a table of settings, nor true or false")
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+def _settings(place: str, kind: type[Any], table: Any) -> dict[str, Any]:
+    """The settings of a table, lists as tuples; refused if unknown or of the wrong type."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{place} is {table!r}; it must be a table of settings, true or false")
+    fields = {item.name: item for item in dataclasses.fields(kind)}
+    for name, value in table.items():
+        if name not in fields:
+            known = ", ".join(fields) or "none"
+            raise ConfigError(f"{place} has no setting {name!r}; it has {known}")
+        wanted = _PLAIN.get(fields[name].type)
+        if wanted and (
+            not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)
+        ):
+            needed = getattr(fields[name].type, "__name__", "")
+            raise ConfigError(f"{place}: {name} is {value!r}; it must be of type {needed}")
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}

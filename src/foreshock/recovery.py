@@ -40,9 +40,9 @@ class Recovery:
             return False
         for number in range(record.done, len(record.plan.actions)):
             self._act(record, number)
-        self._record("plan_done", plan_id=record.id)
-        if self._control.halt_note is not None:
+        if self._control.halt_note is not None and self._supervisor.book.open is not None:
             self._close(Outcome.HALTED)
+        self._record("plan_done", plan_id=record.id)
         return True
 
     def verify_if_settled(self) -> bool:
@@ -63,8 +63,36 @@ class Recovery:
         self._close(Outcome.RECOVERED)
         return False
 
+    def probe_if_in_doubt(self) -> bool:
+        """Probe the model after alarms that were not confirmed; True if a plan came of it.
+
+        What heals by itself may still have hurt: capability tells, not the training loss.
+        """
+        progress = self._attempts.progress
+        onset = self._supervisor.in_doubt(progress.step)
+        if onset is None:
+            return False
+        monitor = self._supervisor.monitor
+        last = monitor.episode[-1].step
+        compared = self._control.harm_since(onset)
+        monitor.probed_step = last
+        if compared is None:
+            return False
+        harmed = not all(one.passed for one in compared)
+        probes = [one.to_json() for one in compared]
+        self._record("episode_probed", onset_step=onset, harmed=harmed, probes=probes)
+        self._tell("episode_probed", {"onset_step": onset, "harmed": harmed, "probes": probes})
+        if not harmed:
+            return False
+        return self._supervisor.harm_found(progress.attempt, progress.step) is not None
+
     def resume(self) -> None:
-        """Take up an interrupted run: finish the plan it was in, else go to its newest state."""
+        """Take up an interrupted run: finish the plan it was in, else go to its newest state.
+
+        A run that was interrupted before its first snapshot has not trained, and begins anew.
+        """
+        if not self._attempts.has_begun():
+            return
         record = self._supervisor.book.unfinished_plan
         if record is not None and record.plan.target_step is not None:
             waiting = record.plan.actions[record.done :]

@@ -1,5 +1,6 @@
 """The rewound state of a run, and its snapshots in memory and on disk."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +52,8 @@ class RunState:
         self._parts = parts
         self._memory = MemoryRing(cadence.memory_keep)
         self._store = DiskStore(disk, folder, cadence.disk_keep)
+        self._labels: list[SnapshotRef] = []
+        self._num_labels = cadence.memory_keep
         self._pending: dict[str, Any] = {}
 
     def add(self, name: str, part: Part) -> None:
@@ -67,7 +70,7 @@ class RunState:
 
     def digest(self) -> str:
         """Digest of the training state as it is now."""
-        return digest({name: part.capture() for name, part in self._parts.items()})
+        return digest(self._capture())
 
     def take(
         self,
@@ -85,36 +88,60 @@ class RunState:
             SnapshotError: the state holds what a snapshot cannot.
             OSError: the disk is full or fails; the one in memory has been taken.
         """
-        training = clone_tree({name: part.capture() for name, part in self._parts.items()})
-        tree = {"training": training, "watching": clone_tree(watching)}
+        training = clone_tree(self._capture())
+        labels = [ref for ref in self._labels if ref.step < step]
+        tree = {
+            "training": training,
+            "watching": clone_tree(watching),
+            "labels": [label.to_json() for label in labels],
+        }
         ref = SnapshotRef(
             id=f"{step:08d}-a{attempt:05d}",
             attempt=attempt,
             step=step,
             position=position,
-            durable=durable,
+            durable=False,
             digest=digest(training),
             health=health,
         )
         self._memory.put(ref, tree)
+        self._label([*labels, ref])
         if durable:
+            ref = dataclasses.replace(ref, durable=True)
             self._store.write(ref, tree)
+            self._memory.put(ref, tree)
         return ref
 
-    def rotate(self, protect: frozenset[str]) -> None:
-        """Remove durable snapshots beyond those to be kept."""
-        self._store.rotate(protect)
+    def rotate(self, rollbacks: Sequence[tuple[int, int]]) -> None:
+        """Remove durable snapshots that were undone, and those beyond what is to be kept."""
+        self._store.rotate(lambda ref: in_lineage(ref, rollbacks))
 
-    def clean(self) -> None:
-        """Remove what a crash left half-written."""
-        self._store.clean()
+    def has_any(self) -> bool:
+        """Whether anything durable is there, whole or damaged."""
+        found, objections = self._store.refs()
+        return bool(found or objections)
 
-    def refs(self, rollbacks: Sequence[tuple[int, int]]) -> list[SnapshotRef]:
+    def in_memory(self) -> list[SnapshotRef]:
+        """The snapshots in memory."""
+        return self._memory.refs
+
+    def held(self, rollbacks: Sequence[tuple[int, int]]) -> list[SnapshotRef]:
         """The snapshots of the run's lineage, in memory and on disk."""
         on_disk, _ = self._store.refs()
         in_memory = {ref.id for ref in self._memory.refs}
         refs = self._memory.refs + [ref for ref in on_disk if ref.id not in in_memory]
         return [ref for ref in refs if in_lineage(ref, rollbacks)]
+
+    def refs(self, rollbacks: Sequence[tuple[int, int]]) -> list[SnapshotRef]:
+        """What a rollback may aim at: those held, and the last ones that were in memory.
+
+        A label is rewound with the run and outlives the process, unlike its snapshot. A
+        rollback to one that is gone begins with an older one and trains the steps between
+        again, so that a run which was killed sets aside no more data than one which was not.
+        """
+        held = self.held(rollbacks)
+        steps = {ref.step for ref in held}
+        return held + [label for label in self._labels if label.step not in steps]
 
     def restore(
         self,
@@ -131,7 +158,7 @@ class RunState:
         Raises:
             SnapshotError: none is left.
         """
-        refs = sorted(self.refs(rollbacks), key=lambda ref: (-ref.step, -ref.attempt))
+        refs = sorted(self.held(rollbacks), key=lambda ref: (-ref.step, -ref.attempt))
         _, objections = self._store.refs()
         passed_over = list(objections)
         named = [ref for ref in refs if ref.id == snapshot_id]
@@ -150,19 +177,33 @@ class RunState:
             if not equal:
                 passed_over.append(f"{ref.id}: the restored state has another digest")
                 continue
+            labels = [SnapshotRef.from_json(label) for label in tree["labels"]]
+            self._label([*labels, ref])
+            self._memory.put(ref, tree)  # the next look back needs no disk
             return Restored(ref, tree["watching"], equal, tuple(passed_over))
         detail = "; ".join(passed_over) or "there is none"
         raise SnapshotError(f"no snapshot could be restored: {detail}")
 
     def visit(self, refs: Sequence[SnapshotRef], look: Callable[[], Any]) -> list[Any]:
-        """Look at earlier states in memory, one after the other; the caller restores after."""
-        seen: list[Any] = []
-        for ref in refs:
-            tree = self._memory.get(ref.id)
-            if tree is not None:
+        """Look at earlier states in memory, one after the other, and come back to the present.
+
+        Raises:
+            SnapshotError: the present state could not be put back exactly.
+        """
+        trees = [tree for ref in refs if (tree := self._memory.get(ref.id)) is not None]
+        if not trees:
+            return []
+        present = clone_tree(self._capture())
+        expected = digest(present)
+        try:
+            seen: list[Any] = []
+            for tree in trees:
                 self._put_back(tree["training"])
                 seen.append(look())
-        return seen
+            return seen
+        finally:
+            if self._put_back(present) != expected:
+                raise SnapshotError("the present state could not be put back after a look back")
 
     def rewound_to(self, step: int) -> None:
         """Let go of the states in memory that have been undone."""
@@ -188,4 +229,12 @@ class RunState:
             part.restore(training[name])
         known = set(self._parts)
         self._pending = {name: tree for name, tree in training.items() if name not in known}
-        return digest({**{name: p.capture() for name, p in self._parts.items()}, **self._pending})
+        return digest(self._capture())
+
+    def _capture(self) -> dict[str, Any]:
+        """What is tracked now and what waits for its owner, in an order of their own."""
+        captured = {name: part.capture() for name, part in self._parts.items()}
+        return dict(sorted((captured | self._pending).items()))
+
+    def _label(self, labels: list[SnapshotRef]) -> None:
+        self._labels = labels[-self._num_labels :] if self._num_labels else []

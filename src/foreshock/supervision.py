@@ -33,7 +33,11 @@ class Supervisor:
         findings: `(first_step, last_step) ->` what stands out in the samples trained in
             these steps, or None if they cannot be looked at.
         snapshots: gives the snapshots of the run's lineage.
-        position: gives the watermark of the stream.
+        position_after: gives the watermark of the stream after a step.
+        lag_steps: steps between a measurement and its reading.
+
+    A decision is a function of the steps up to the one that is judged, whenever the host
+    comes to read it: a run that was stopped or killed decides as one that was not.
     """
 
     def __init__(
@@ -45,7 +49,8 @@ class Supervisor:
         has_scaler: bool,
         findings: Callable[[int, int], Sequence[BatchFinding] | None],
         snapshots: Callable[[], list[SnapshotRef]],
-        position: Callable[[], int],
+        position_after: Callable[[int], int],
+        lag_steps: int,
     ) -> None:
         self.monitor = monitor
         self.policy = policy
@@ -54,7 +59,8 @@ class Supervisor:
         self._has_scaler = has_scaler
         self._findings = findings
         self._snapshots = snapshots
-        self._position = position
+        self._position_after = position_after
+        self._lag_steps = lag_steps
 
     def record(self, kind: str, *, attempt: int, step: int, **fields: Any) -> dict[str, Any]:
         """Journal a decision durably, and fold it into the book."""
@@ -81,6 +87,8 @@ class Supervisor:
             )
         if self.book.unfinished_plan is not None:
             return None  # what is decided is carried out before anything else is
+        if row.step <= self.book.judged_step:
+            return None  # it was judged before the run was resumed
         must_act = any(
             alarm.kind == "nonfinite" and alarm.signal in (LOSS.name, PARAM_NORM.name)
             for alarm in alarms
@@ -107,6 +115,20 @@ class Supervisor:
         beyond = self.policy.settle_steps if incident.rollbacks else self.policy.quiet_steps
         return incident.last_alarm_step + beyond
 
+    def in_doubt(self, step: int) -> int | None:
+        """The onset of an unconfirmed episode that is old enough to be probed, if any."""
+        doubt = self.monitor.first_doubt()
+        if doubt is None or self.book.open is not None or self.book.unfinished_plan is not None:
+            return None
+        if step < doubt + self.policy.doubt_steps:
+            return None
+        return min(alarm.onset_step for alarm in self.monitor.episode)
+
+    def harm_found(self, attempt: int, step: int) -> PlanRecord | None:
+        """A probe found that an episode, confirmed or not, has hurt the model: plan for it."""
+        first = min(alarm.onset_step for alarm in self.monitor.episode)
+        return self._decide(attempt, step, self.monitor.diagnose(self._findings(first, step)), True)
+
     def failed_verification(self, attempt: int, step: int) -> PlanRecord | None:
         """A recovery did not make the model whole: plan the next rung."""
         incident = self.book.open
@@ -123,6 +145,7 @@ class Supervisor:
             step=step,
             incident=incident.id,
             outcome=outcome.value,
+            judged_step=self.monitor.last_step,
         )
 
     def _decide(
@@ -140,7 +163,7 @@ class Supervisor:
             step=step,
             incident=number,
             plan_id=self.book.num_plans + 1,
-            position=self._position(),
+            position=self._position_after(step),
             plan=plan.to_json(),
             diagnosis=diagnosis.to_json(),
             alarms=alarms,
@@ -166,8 +189,9 @@ class Supervisor:
             incident=incident,
             earlier=[one for one in self.book.incidents if one is not incident],
             snapshots=self._snapshots(),
-            position=self._position(),
+            position=self._position_after(step),
             num_rollbacks=self.book.num_rollbacks,
+            lag_steps=self._lag_steps,
         )
 
     def _value(self, series: str, step: int) -> float:

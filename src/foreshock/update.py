@@ -17,7 +17,8 @@ class Update:
     limit. A skipped step leaves weights, moments and update counts bit-identical: it is
     selected, never multiplied by zero. Fused optimizers take the verdict as a tensor
     (`found_inf`) and the clip as a divisor (`grad_scale`), so that nothing waits for the
-    device; with others there is one wait, and a skipped optimizer is simply not called.
+    device; with others, and in a first step, there is one wait, and a skipped optimizer is
+    simply not called.
 
     Args:
         optimizer: any `torch.optim` optimizer that needs no closure.
@@ -98,7 +99,7 @@ class Update:
             self._limit_value = gate_limit
         commit = torch.isfinite(grad_norm) & (grad_norm <= self._limit)
         with self._scaled_lr(lr_factor):
-            if self._fused:
+            if self._fused and not self._makes_state():
                 self._step_fused(grad_norm, commit)
             elif bool(commit):
                 self._clip_gradients(grad_norm)
@@ -111,6 +112,20 @@ class Update:
     def lr(self, factor: float) -> float:
         """The learning rate of the first group, with the override."""
         return float(self._optimizer.param_groups[0]["lr"]) * factor
+
+    def _makes_state(self) -> bool:
+        """Whether the update would make the state of a parameter: its first one.
+
+        A fused optimizer makes it before it looks at the verdict, and a skipped first step
+        would leave it behind, uninitialised with SGD's momentum. So that step waits.
+        """
+        return any(
+            parameter.grad is not None
+            and group.get("momentum") != 0
+            and all(value is None for value in self._optimizer.state.get(parameter, {}).values())
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+        )
 
     def _step_fused(self, grad_norm: torch.Tensor, commit: torch.Tensor) -> None:
         optimizer: Any = self._optimizer

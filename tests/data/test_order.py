@@ -91,7 +91,7 @@ def test_quotas_by_largest_remainder():
 
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=2, max_size=4),
-    weights=st.lists(st.floats(0.2, 5), min_size=4, max_size=4),
+    weights=st.lists(st.floats(1, 5), min_size=4, max_size=4),
     num_samples=st.integers(20, 120),
     seed=st.integers(0, 99),
 )

@@ -29,33 +29,28 @@ class DataBatch(Cause):
     prior: ClassVar[float] = -0.5
 
     def weigh(self, case: Case) -> list[Evidence]:
+        loss = case.first_beyond("loss/global", z=_Z_MOVED)
+        update = case.first_beyond("update_ratio/global", ratio=_UPDATE_MOVED)
         evidence: list[Evidence] = []
-        onset = case.onset_step
-        loss = case.jump("loss/global", onset)
-        update_before = case.jump("update_ratio/global", onset - 1)
-        if loss is not None and loss.z >= _Z_MOVED:
-            clean = update_before is None or update_before.ratio < _UPDATE_MOVED
-            if clean:
-                evidence.append(
-                    Evidence(
-                        statement=f"the loss was {loss.value:.3g} (usually {loss.baseline:.3g}) "
-                        f"in the first step out of range, while the updates before it were "
-                        "as usual",
-                        weight=1.5,
-                        readings=loss.readings,
-                    )
+        # A step's loss is measured before its update: in one and the same step it came first.
+        if loss is not None and (update is None or loss.step <= update.step):
+            evidence.append(
+                Evidence(
+                    statement=f"the loss was {loss.value:.3g} (usually {loss.baseline:.3g}) at step "
+                    f"{loss.step}, while every update before it was as usual",
+                    weight=1.5,
+                    readings=loss.readings,
                 )
-        elif loss is not None:
-            update = case.jump("update_ratio/global", onset)
-            if update is not None and update.ratio >= _UPDATE_MOVED:
-                evidence.append(
-                    Evidence(
-                        statement=f"the update moved first ({update.ratio:.3g} times its median) "
-                        f"while the loss of that step was as usual ({loss.value:.3g})",
-                        weight=-3.0,
-                        readings=update.readings + loss.readings,
-                    )
+            )
+        elif update is not None:
+            evidence.append(
+                Evidence(
+                    statement=f"the update moved first: {update.ratio:.3g} times its median at step "
+                    f"{update.step}, when the loss was as usual",
+                    weight=-3.0,
+                    readings=update.readings,
                 )
+            )
         return evidence + self._samples(case)
 
     def _samples(self, case: Case) -> list[Evidence]:

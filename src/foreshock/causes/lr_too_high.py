@@ -33,11 +33,13 @@ class LRTooHigh(Cause):
         onset = case.onset_step
         rate = case.jump("lr/global", onset)
         if rate is not None and rate.ratio >= _RAISED:
+            at_once = case.rose_at_once("lr/global")
             evidence.append(
                 Evidence(
                     statement=f"the learning rate is {rate.ratio:.3g} times its median over the "
-                    f"last {REFERENCE_STEPS} steps",
-                    weight=3.0,
+                    f"last {REFERENCE_STEPS} steps, "
+                    + ("raised in one step" if at_once else "after a steady rise"),
+                    weight=3.0 if at_once else 1.0,
                     readings=rate.readings,
                 )
             )

@@ -30,12 +30,11 @@ class OptimizerState(Cause):
     prior: ClassVar[float] = -0.5
 
     def weigh(self, case: Case) -> list[Evidence]:
-        onset = case.onset_step
-        update = case.jump("update_ratio/global", onset)
         peak = case.peak("update_ratio/global")
-        if update is None or peak is None:
+        if peak is None:
             return []
-        if peak.ratio < _MOVED:
+        update = case.first_beyond("update_ratio/global", ratio=_MOVED)
+        if update is None:
             return [
                 Evidence(
                     statement=f"the update never exceeded {peak.ratio:.3g} times its median",
@@ -43,29 +42,33 @@ class OptimizerState(Cause):
                     readings=peak.readings,
                 )
             ]
-        loss = case.jump("loss/global", onset)
-        gradient = case.jump("grad_norm/global", onset)
+        at = [case.jump(f"{signal}/global", update.step) for signal in ("loss", "grad_norm")]
+        first = [
+            case.first_beyond(f"{signal}/global", z=_Z_USUAL) for signal in ("loss", "grad_norm")
+        ]
         evidence: list[Evidence] = []
-        quiet = [jump for jump in (loss, gradient) if jump is not None and jump.z < _Z_USUAL]
-        if update.ratio >= _MOVED and loss in quiet and gradient in quiet:
+        earlier = [jump for jump in first if jump is not None and jump.step <= update.step]
+        if not earlier and None not in at:
             evidence.append(
                 Evidence(
                     statement=f"the update was {update.ratio:.3g} times its median at step "
-                    f"{onset}, while loss and gradient norm of that step were as usual",
+                    f"{update.step}, while loss and gradient norm of that step were as usual",
                     weight=3.5,
-                    readings=update.readings + tuple(r for jump in quiet for r in jump.readings),
+                    readings=update.readings
+                    + tuple(r for jump in at if jump for r in jump.readings),
                 )
             )
-        elif loss is not None and loss.z >= _Z_USUAL:
+        elif first[0] in earlier and first[0] is not None:
             evidence.append(
                 Evidence(
-                    statement=f"the loss moved with or before the update (step {onset})",
+                    statement=f"the loss moved with or before the update (step {first[0].step})",
                     weight=-2.5,
-                    readings=loss.readings,
+                    readings=first[0].readings,
                 )
             )
+        onset = case.onset_step
         rate = case.jump("lr/global", onset)
-        if rate is not None and rate.ratio > _LR_SAME:
+        if rate is not None and rate.ratio > _LR_SAME and case.rose_at_once("lr/global"):
             evidence.append(
                 Evidence(
                     statement=f"the learning rate is {rate.ratio:.3g} times what it was",

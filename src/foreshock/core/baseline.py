@@ -6,14 +6,24 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Threshold
+from foreshock.core.errors import ConfigError
 from foreshock.core.stats import RollingMedian
 
 
 @dataclass(slots=True)
 class BaselineColumn(Column):
-    """Memory of a baseline rule for one series: the healthy values it has seen."""
+    """Memory of a baseline rule for one series.
+
+    Attributes:
+        healthy: the healthy values it has seen last.
+        residuals: how far each stood from the median of those before it, where the rule
+            measures the spread.
+        num_accepted: healthy values seen since the start or the last rebaseline.
+    """
 
     healthy: RollingMedian = dataclasses.field(default_factory=lambda: RollingMedian(1))
+    residuals: RollingMedian = dataclasses.field(default_factory=lambda: RollingMedian(1))
+    num_accepted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +40,9 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
         warmup_steps: finite values needed before the first alarm.
         rebaseline_after_steps: consecutive flagged values after which their level is
             accepted as the new normal, and reported once as a shift.
+
+    Raises:
+        ConfigError: a number of steps is too small, or the window smaller than the warm-up.
     """
 
     window_steps: int
@@ -37,12 +50,38 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
     rebaseline_after_steps: int
     kind = AlarmKind.SPIKE
 
+    def __post_init__(self) -> None:
+        for name in ("warmup_steps", "rebaseline_after_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{self.name}.{name} is {getattr(self, name)}; it must be at least 1 step"
+                )
+        if self.window_steps < self.warmup_steps:
+            raise ConfigError(
+                f"{self.name}.window_steps is {self.window_steps}; it must be at least "
+                f"warmup_steps ({self.warmup_steps}), or the rule would never be ready"
+            )
+
+    def check_order(self, onset: str, alarm: str) -> None:
+        """Refuse an onset limit that is not between zero and the alarm limit.
+
+        Raises:
+            ConfigError: it is not, or one of them is NaN.
+        """
+        low, high = getattr(self, onset), getattr(self, alarm)
+        if not 0 < low <= high:
+            raise ConfigError(
+                f"{self.name}.{onset} is {low} and {alarm} is {high}; needed is "
+                f"0 < {onset} <= {alarm}"
+            )
+
     @abstractmethod
-    def limits(self, healthy: RollingMedian) -> tuple[float, float, float]:
+    def limits(self, column: BaselineColumn) -> tuple[float, float, float]:
         """Return (baseline, onset limit, alarm limit); the limits may be infinite."""
 
-    def start(self, series: str) -> BaselineColumn:
-        return BaselineColumn(series, healthy=RollingMedian(self.window_steps))
+    @abstractmethod
+    def remember(self, column: BaselineColumn, value: float) -> None:
+        """Take a healthy value into the baseline."""
 
     def see(self, column: BaselineColumn, step: int, value: float) -> Alarm | None:
         if not math.isfinite(value):
@@ -50,17 +89,17 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
             if column.excursion_start is None:
                 column.excursion_start = step
             return None
-        if len(column.healthy) < self.warmup_steps:
-            column.healthy.add(value)
+        if column.num_accepted < self.warmup_steps:
+            self._accept(column, value)
             column.excursion_start = None
             return None
-        baseline, onset_limit, limit = self.limits(column.healthy)
+        baseline, onset_limit, limit = self.limits(column)
         if value <= onset_limit:
             column.excursion_start = None
         elif column.excursion_start is None:
             column.excursion_start = step
         if value <= limit:
-            column.healthy.add(value)
+            self._accept(column, value)
             column.flagged.clear()
             return None
         column.flagged.append(value)
@@ -82,9 +121,13 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
             threshold=limit,
         )
 
+    def _accept(self, column: BaselineColumn, value: float) -> None:
+        self.remember(column, value)
+        column.num_accepted += 1
+
     def threshold(self, column: BaselineColumn) -> Threshold:
-        missing = self.warmup_steps - len(column.healthy)
+        missing = self.warmup_steps - column.num_accepted
         if missing > 0:
             return Threshold(math.nan, math.nan, missing)
-        baseline, _, limit = self.limits(column.healthy)
+        baseline, _, limit = self.limits(column)
         return Threshold(baseline, limit, 0)

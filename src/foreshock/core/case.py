@@ -90,11 +90,12 @@ class Case:
     def jump(self, series: str, step: int) -> Jump | None:
         """How far `series` stands at `step` from the steps before the onset.
 
-        None if it is not measured then, or has too little past (5 finite values).
+        None if it is not measured then, or has too little past (5 finite values of steps
+        whose update was made).
         """
         now = self.timeline.values(series, step, step)
         first = self.onset_step - REFERENCE_STEPS
-        past = self.timeline.values(series, first, self.onset_step - 1)
+        past = self.timeline.values(series, first, self.onset_step - 1, committed_only=True)
         past = past[np.isfinite(past)]
         if len(now) == 0 or len(past) < 5:
             return None
@@ -105,10 +106,21 @@ class Case:
             step=step,
             value=value,
             baseline=baseline,
-            ratio=value / baseline if baseline else math.inf,
+            ratio=_ratio(value, baseline),
             z=(value - baseline) / spread,
             readings=tuple(self.timeline.readings(series, step, step)),
         )
+
+    def first_beyond(
+        self, series: str, *, z: float = -math.inf, ratio: float = -math.inf
+    ) -> Jump | None:
+        """The first step since the onset at which `series` stood that far out of its past."""
+        for step in self.timeline.steps.tolist():
+            if step >= self.onset_step:
+                jump = self.jump(series, step)
+                if jump is not None and jump.z >= z and jump.ratio >= ratio:
+                    return jump
+        return None
 
     def peak(self, series: str) -> Jump | None:
         """The largest jump of `series` since the onset."""
@@ -119,6 +131,22 @@ class Case:
         finite = np.where(np.isfinite(values), values, -np.inf)
         return self.jump(series, int(steps[int(np.argmax(finite))]))
 
+    def rose_at_once(self, series: str) -> bool:
+        """Whether a series rose up to the onset mostly in one step, unlike a warm-up ramp."""
+        values = self.timeline.values(series, self.onset_step - REFERENCE_STEPS, self.onset_step)
+        values = values[np.isfinite(values)]
+        if len(values) < 2:
+            return False
+        rise = float(values[-1] - values.min())
+        return rise > 0 and float(np.diff(values).max()) >= rise / 2
+
     def series_of(self, signal: str) -> list[str]:
         """Every measured series of one signal."""
         return [name for name in self.timeline.series if split_series(name)[0] == signal]
+
+
+def _ratio(value: float, baseline: float) -> float:
+    """`value / baseline`; 0/0 is as before, 1."""
+    if baseline:
+        return value / baseline
+    return 1.0 if value == 0 else math.copysign(math.inf, value)

@@ -207,6 +207,7 @@ def state_to_tree(state: Any) -> Any:
 
     Handles dataclasses, objects with `to_tree`, lists, tuples, dicts, arrays and
     scalars; types are restored from the shape of a fresh state, so none is stored.
+    The tree is independent of the state.
     """
     if hasattr(state, "to_tree"):
         return state.to_tree()
@@ -217,7 +218,7 @@ def state_to_tree(state: Any) -> Any:
         return {key: state_to_tree(value) for key, value in state.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(state, list | tuple):
         return [state_to_tree(value) for value in state]  # pyright: ignore[reportUnknownVariableType]
-    return state
+    return state.copy() if isinstance(state, np.ndarray) else state  # pyright: ignore[reportUnknownVariableType]
 
 
 def state_from_tree(fresh: Any, tree: Any) -> Any:
@@ -231,6 +232,13 @@ def state_from_tree(fresh: Any, tree: Any) -> Any:
         return dataclasses.replace(fresh, **parts)
     if kind is list and fresh and not isinstance(fresh[0], float | int | str):
         return [state_from_tree(old, new) for old, new in zip(fresh, tree, strict=True)]
+    if kind is tuple:
+        return tuple(state_from_tree(old, new) for old, new in zip(fresh, tree, strict=True))
+    if kind is dict:
+        return {
+            key: state_from_tree(fresh[key], new) if key in fresh else copy.deepcopy(new)
+            for key, new in tree.items()
+        }
     if kind is np.ndarray:
         return np.array(tree, dtype=fresh.dtype).reshape(fresh.shape)
     return copy.deepcopy(tree)

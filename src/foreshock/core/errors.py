@@ -47,6 +47,10 @@ class LoopError(ForeshockError):
     """The training loop and the Guard are out of step (two `step` calls for one batch, say)."""
 
 
+class MissingExtra(ForeshockError):  # noqa: N818 - it names what is missing
+    """A part was asked for whose packages are not installed."""
+
+
 class Halted(ForeshockError):  # noqa: N818 - it reports a decision, not a fault
     """The policy stopped the run and handed it over to a person."""
 

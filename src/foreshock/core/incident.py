@@ -21,6 +21,7 @@ class PlanRecord:
 
     Attributes:
         id: number of the plan in the run.
+        attempt: attempt in which it was decided.
         step: step at which it was decided.
         done: number of its actions that have been carried out.
         results: what each did, in words.
@@ -29,6 +30,7 @@ class PlanRecord:
 
     id: int
     plan: Plan
+    attempt: int
     step: int
     position: int
     results: list[str] = field(default_factory=list[str])
@@ -71,6 +73,18 @@ class Incident:
     verification: dict[str, Any] | None = None
     closed_step: int | None = None
 
+    def covers(self, step: int) -> bool:
+        """Whether the incident was open at a step of the run's present lineage.
+
+        Told from the step and not from the present, so that a snapshot which a resumed run
+        takes anew is judged as the first one was.
+        """
+        begun = any(
+            step >= record.step if record.plan.target_step is None else step > record.plan.target_step
+            for record in self.plans
+        )
+        return begun and (self.closed_step is None or step < self.closed_step)
+
     @property
     def rollbacks(self) -> list[PlanRecord]:
         """The plans that went back."""
@@ -88,6 +102,9 @@ class IncidentBook:
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.incidents: list[Incident] = []
         self.num_plans = 0
+        self.judged_step = 0
+        """Last step of the lineage that is known to have been judged: a run that is resumed
+        from before it passes it once more, and what was decided on it stands."""
         for record in records:
             self.apply(record)
 
@@ -125,6 +142,8 @@ class IncidentBook:
             case "incident_closed":
                 self.incidents[-1].outcome = Outcome(record["outcome"])
                 self.incidents[-1].closed_step = record["step"]
+                halted = self.incidents[-1].outcome is Outcome.HALTED
+                self.judged_step = 0 if halted else record["judged_step"]
             case _:
                 pass
 
@@ -147,13 +166,24 @@ class IncidentBook:
             self.incidents.append(incident)
         incident.diagnosis = diagnosis
         incident.last_alarm_step = max(incident.last_alarm_step, record["last_alarm_step"])
-        incident.alarms += record["alarms"]
+        incident.alarms += self._new_alarms(incident, record)
         self.num_plans = max(self.num_plans, record["plan_id"])
+        target = record["plan"]["target_step"]
+        self.judged_step = record["step"] if target is None else target
         incident.plans.append(
             PlanRecord(
                 id=record["plan_id"],
                 plan=Plan.from_json(record["plan"]),
+                attempt=record["attempt"],
                 step=record["step"],
                 position=record["position"],
             )
         )
+
+    @staticmethod
+    def _new_alarms(incident: Incident, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Each plan tells its whole episode, which may have been told by the one before."""
+        told = incident.alarms if incident.plans else []
+        if told and incident.plans[-1].attempt != record["attempt"]:
+            told = []
+        return [alarm for alarm in record["alarms"] if alarm not in told]

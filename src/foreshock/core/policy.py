@@ -1,5 +1,6 @@
 """Policy: a pure function from diagnosis, history and budget to a plan."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,8 @@ class Situation:
         incident: the open incident, or None.
         earlier: incidents that have ended.
         snapshots: of the run's lineage.
-        position: watermark of the stream, as it will be when the plan is carried out.
+        position: watermark of the stream after that step.
+        lag_steps: later steps that are under way already, out of a lowered gate's reach.
         num_rollbacks: in the whole run so far.
     """
 
@@ -47,6 +49,7 @@ class Situation:
     snapshots: Sequence[SnapshotRef]
     position: int
     num_rollbacks: int
+    lag_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,9 @@ class Policy:
             acts sooner and on more outliers.
         confirm_again_steps: the same while an incident is open.
         quiet_steps: steps without an alarm after which an episode is over.
+        doubt_steps: steps after the first alarm of an episode that is not confirmed, after
+            which the model is probed: an update that went wrong once may have done its
+            harm while the training loss shows nothing.
         settle_steps: steps beyond the last alarmed one after which a recovery is
             verified.
         data_suspicion: probability of the data being at fault from which on its window
@@ -76,6 +82,10 @@ class Policy:
         max_rollbacks_per_incident: then halt.
         max_rollbacks: in the whole run; then halt.
         can_rollback: False for loops that cannot go back.
+        watch_only: never act.
+
+    Raises:
+        ConfigError: a setting is not allowed.
 
     Reference: PaLM (restart about 100 steps before, skip 200 to 500 batches); OPT-175B
     (lower rate, tighter clip after a restart). Doubling look-ahead: our choice, because
@@ -85,6 +95,7 @@ class Policy:
     confirm_steps: int = 3
     confirm_again_steps: int = 2
     quiet_steps: int = 20
+    doubt_steps: int = 3
     settle_steps: int = 10
     data_suspicion: float = 0.2
     max_skips_in_a_row: int = 3
@@ -94,20 +105,32 @@ class Policy:
     max_rollbacks_per_incident: int = 8
     max_rollbacks: int = 50
     can_rollback: bool = True
+    watch_only: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("confirm_steps", "confirm_again_steps", "quiet_steps", "settle_steps"):
-            value = getattr(self, name)
+        for name in ("confirm", "confirm_again", "quiet", "doubt", "settle", "skip_hold"):
+            value = getattr(self, f"{name}_steps")
             if value < 1:
-                raise ConfigError(f"Policy.{name} is {value}; it must be at least 1 step")
+                raise ConfigError(f"Policy.{name}_steps is {value}; it must be at least 1 step")
+        for name in ("max_skips_in_a_row", "max_rollbacks_per_incident", "max_rollbacks"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"Policy.{name} is {getattr(self, name)}; it must be 0 or more")
+        if not 0 <= self.data_suspicion <= 1:
+            raise ConfigError(
+                f"Policy.data_suspicion is {self.data_suspicion}; it must be in [0, 1]"
+            )
         if not 0 < self.lr_factor <= 1:
             raise ConfigError(f"Policy.lr_factor is {self.lr_factor}; it must be in (0, 1]")
-        if self.lookahead < 0:
-            raise ConfigError(f"Policy.lookahead is {self.lookahead}; it must be 0 or more")
+        if not 0 <= self.lookahead < math.inf:
+            raise ConfigError(
+                f"Policy.lookahead is {self.lookahead}; it must be 0 or more, and finite"
+            )
 
     @property
     def actions(self) -> frozenset[str]:
         """Names of the actions that this policy may order."""
+        if self.watch_only:
+            return frozenset()
         going_back = {"rollback", "quarantine", "scale_lr"} if self.can_rollback else set[str]()
         return frozenset({"skip_update", "halt"} | going_back)
 
@@ -120,13 +143,15 @@ class Policy:
 
     def decide(self, situation: Situation) -> Plan | None:
         """Return the plan for a situation that is due or must be acted on; None to watch on."""
+        if self.watch_only:
+            return None
         if situation.must_act:
             return self._go_back(situation)
         if situation.handled_by_scaler:
             return None
         if situation.consecutive_skips > self.max_skips_in_a_row:
             return self._go_back(situation)
-        if situation.diagnosis.top.cause == "benign":
+        if situation.diagnosis.top.cause == "benign" or _is_skipping(situation):
             return None
         if self._can_skip(situation):
             return self._skip(situation)
@@ -141,7 +166,7 @@ class Policy:
         last = now.step + self.skip_hold_steps
         arguments: dict[str, Any] = {
             "limit": now.gradient_limit,
-            "first_step": now.step + 1,
+            "first_step": now.step + now.lag_steps + 1,
             "last_step": last,
         }
         return Plan(
@@ -210,6 +235,18 @@ class Policy:
             actions=tuple(actions),
             target_step=target.step,
         )
+
+
+def _is_skipping(now: Situation) -> bool:
+    """Whether the incident's last plan was to skip, and its gate still holds.
+
+    The alarms go on meanwhile, since a gradient is measured before the gate; too many
+    skips in a row are what tells that skipping has failed.
+    """
+    if now.incident is None or not now.incident.plans or not now.only_gradients:
+        return False
+    plan = now.incident.plans[-1].plan
+    return plan.rung == "skip" and now.step <= plan.actions[0].arguments["last_step"]
 
 
 def _set_aside(incident: Incident) -> int:

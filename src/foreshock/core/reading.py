@@ -66,7 +66,7 @@ def from_json_number(value: object) -> float:
     """Undo `json_number`.
 
     Raises:
-        ValueError: `value` is neither a number nor one of the three strings.
+        ValueError: `value` is neither a number that a float holds nor one of the strings.
 
     >>> from_json_number("-Infinity")
     -inf
@@ -74,5 +74,8 @@ def from_json_number(value: object) -> float:
     if isinstance(value, str) and value in _NON_FINITE:
         return _NON_FINITE[value]
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise ValueError(f"expected a number, 'NaN', 'Infinity' or '-Infinity', got {value!r}")
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    raise ValueError(f"expected a number, 'NaN', 'Infinity' or '-Infinity', got {value!r:.80}")

@@ -37,12 +37,15 @@ def repeated_share(
     """
     length = len(tokens)
     change = np.zeros(length + 1, dtype=np.int32)  # +1 where a stretch starts, -1 past its end
+    same = np.zeros(length + 1, dtype=bool)  # [0] stays False, so a run at the start has an edge
     for period in range(1, min(max_period, length // min_repeats) + 1):
-        same = tokens[period:] == tokens[:-period]
+        stop = length - period + 1
+        np.equal(tokens[period:], tokens[:-period], out=same[1:stop])
+        same[stop] = False
         needed = period * (min_repeats - 1)
-        if np.count_nonzero(same) < needed:
+        if np.count_nonzero(same[:stop]) < needed:
             continue
-        edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
+        edges = np.flatnonzero(same[1 : stop + 1] != same[:stop])
         starts, stops = edges[::2], edges[1::2]
         long = stops - starts >= needed
         change[starts[long]] += 1

@@ -1,12 +1,11 @@
 """Which snapshot to go back to: the newest that is healthy and older than the onset."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from foreshock.core.errors import SnapshotError
-from foreshock.core.reading import json_number
+from foreshock.core.reading import from_json_number, json_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +33,7 @@ class Health:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Health":
         """Undo `to_json`."""
-        figures = {
-            name: math.nan if isinstance(value, str) and value == "NaN" else float(value)
-            for name, value in fields["figures"].items()
-        }
+        figures = {name: from_json_number(value) for name, value in fields["figures"].items()}
         return cls(concerns=tuple(fields["concerns"]), figures=figures)
 
 
@@ -150,11 +146,12 @@ def choose_target(candidates: Sequence[SnapshotRef], onset_step: int, older_by: 
     if not fit:
         return Choice(None, tuple(judged))
     target = fit[min(older_by, len(fit) - 1)]
-    passed_over = "fit, but a recovery from here has failed before"
-    judged = [
-        Judged(ref, passed_over)
-        if not objection and ref.step > target.step
-        else Judged(ref, objection)
-        for ref, objection in judged
-    ]
-    return Choice(target, tuple(judged))
+    return Choice(target, tuple(_against_target(one, target) for one in judged))
+
+
+def _against_target(one: Judged, target: SnapshotRef) -> Judged:
+    if one.objection or one.ref is target:
+        return one
+    if one.ref.step > target.step:
+        return Judged(one.ref, "fit, but a recovery from here has failed before")
+    return Judged(one.ref, f"fit, but no better than {target.id}, which was chosen")

@@ -22,6 +22,7 @@ class RollingMedian:
 
     Args:
         window: number of values kept, at least 1.
+        values: to begin with, finite.
 
     >>> recent = RollingMedian(3)
     >>> for value in (1.0, 9.0, 2.0, 4.0):
@@ -37,6 +38,8 @@ class RollingMedian:
             raise ValueError(f"window is {window}; it must be at least 1 value")
         self.window = window
         self._arrived: deque[float] = deque(values, maxlen=window)
+        for value in self._arrived:
+            _refuse_nonfinite(value)
         self._sorted = sorted(self._arrived)
 
     def __len__(self) -> int:
@@ -53,8 +56,7 @@ class RollingMedian:
         Raises:
             ValueError: `value` is NaN or infinite.
         """
-        if not math.isfinite(value):
-            raise ValueError(f"a rolling median takes finite values only, got {value}")
+        _refuse_nonfinite(value)
         if len(self._arrived) == self.window:
             oldest = self._arrived[0]
             del self._sorted[bisect_left(self._sorted, oldest)]
@@ -110,6 +112,11 @@ class RollingMedian:
         assert isinstance(window, int)
         assert isinstance(values, list)
         return cls(window, (float(value) for value in values))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _refuse_nonfinite(value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"a rolling median takes finite values only, got {value}")
 
 
 def _midpoint(low: float, high: float) -> float:

@@ -31,6 +31,8 @@ class Timeline:
     """
 
     def __init__(self, series: Sequence[str], capacity: int = 2048) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity}; it must be at least 1 row")
         self.series = tuple(series)
         self._place = {name: place for place, name in enumerate(self.series)}
         self._capacity = capacity
@@ -49,8 +51,11 @@ class Timeline:
         """Take in one step.
 
         Raises:
-            ValueError: the step is not after the last one.
+            ValueError: the step is not after the last one, or there is not one value a
+                series.
         """
+        if len(values) != len(self.series):
+            raise ValueError(f"step {step} has {len(values)} values for {len(self.series)} series")
         if len(self) and step <= self._steps[self._end - 1]:
             raise ValueError(
                 f"step {step} is not after the timeline's last step {self._steps[self._end - 1]}; "
@@ -94,15 +99,24 @@ class Timeline:
         """Whether a series is measured."""
         return series in self._place
 
-    def values(self, series: str, first: int | None = None, last: int | None = None) -> Floats:
+    def values(
+        self,
+        series: str,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        committed_only: bool = False,
+    ) -> Floats:
         """`[T]` values of one series, of the steps from `first` to `last`, both included.
 
-        A series that is not measured gives an empty array.
+        A series that is not measured gives an empty array; `committed_only` leaves out the
+        steps whose update was skipped.
         """
         if series not in self._place:
             return np.zeros(0)
         low, high = self._rows(first, last)
-        return self.table[low:high, self._place[series]]
+        found = self.table[low:high, self._place[series]]
+        return found[self.committed[low:high]] if committed_only else found
 
     def readings(
         self, series: str, first: int | None = None, last: int | None = None
@@ -129,16 +143,17 @@ class Timeline:
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Replace the rows by those of `to_tree`; columns are matched by name."""
-        count = len(tree["steps"])
+        """Replace the rows by the last of `to_tree`; columns are matched by name."""
+        count = min(len(tree["steps"]), self._capacity)
+        last = slice(len(tree["steps"]) - count, None)
         self._start, self._end = 0, count
-        self._attempts[:count] = tree["attempts"]
-        self._steps[:count] = tree["steps"]
-        self._committed[:count] = np.asarray(tree["committed"]).astype(np.bool_)
+        self._attempts[:count] = tree["attempts"][last]
+        self._steps[:count] = tree["steps"][last]
+        self._committed[:count] = np.asarray(tree["committed"][last]).astype(np.bool_)
         self._values[:count] = np.nan
         for place, name in enumerate(tree["series"]):
             if name in self._place:
-                self._values[:count, self._place[name]] = tree["values"][:, place]
+                self._values[:count, self._place[name]] = tree["values"][last, place]
 
     def _rows(self, first: int | None, last: int | None) -> tuple[int, int]:
         steps = self.steps

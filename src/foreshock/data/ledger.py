@@ -4,7 +4,8 @@ It is never rewound. A rollback or a resume rebuilds it from the journal's recor
 and releasing are idempotent and records may be replayed any number of times, in order.
 """
 
-from collections import Counter
+import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,9 +87,11 @@ class Ledger:
     """The set of quarantined samples, as the union of its active entries.
 
     A window is expanded to (source, index) through the order it was given in, so the same
-    samples are also skipped in later repeats and stages, at any batch and world size. A
-    sample is held as long as at least one active entry names it. A released entry never
-    becomes active again: a replayed record must not undo a later release.
+    samples are also skipped in later repeats and stages, at any batch and world size. It
+    holds from its own start on and not before: what stands earlier in the order had trained
+    when the window was set aside, and a replay from there must train it again. Named samples
+    are held everywhere. A sample is held as long as at least one active entry names it. A
+    released entry never becomes active again: a replayed record must not undo a later release.
 
     Args:
         order: expands windows; without it only entries with ids are accepted.
@@ -106,7 +109,7 @@ class Ledger:
         self._order = order
         self._entries: dict[str, LedgerEntry] = {}
         self._released: set[str] = set()
-        self._holds: Counter[Key] = Counter()
+        self._held_from: defaultdict[Key, list[int]] = defaultdict(list)
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
@@ -116,7 +119,7 @@ class Ledger:
     @property
     def num_samples(self) -> int:
         """How many distinct samples are held."""
-        return len(self._holds)
+        return len(self._held_from)
 
     def add(self, entry: LedgerEntry) -> None:
         """Hold the entry's samples; nothing happens if its id was added before.
@@ -132,7 +135,8 @@ class Ledger:
                 f"{known} against {entry}; a new decision needs a new id"
             )
         if known is None:
-            self._holds.update(self.samples(entry))
+            for key in self.samples(entry):
+                self._held_from[key].append(_first_position(entry))
             self._entries[entry.entry_id] = entry
 
     def release(self, entry_id: str) -> None:
@@ -148,18 +152,20 @@ class Ledger:
             raise StreamError(f"entry_id={entry_id!r}: the ledger holds {list(self._entries)[:9]}")
         if entry_id not in self._released:
             self._released.add(entry_id)
-            for key in self.samples(self._entries[entry_id]):
-                self._holds[key] -= 1
-                if not self._holds[key]:
-                    del self._holds[key]
+            entry = self._entries[entry_id]
+            for key in self.samples(entry):
+                self._held_from[key].remove(_first_position(entry))
+                if not self._held_from[key]:
+                    del self._held_from[key]
 
     def was_released(self, entry_id: str) -> bool:
         """Whether this decision was taken back; a rule then may not take it again."""
         return entry_id in self._released
 
-    def holds(self, source: str, index: int) -> bool:
-        """Whether the sample is in quarantine."""
-        return (source, index) in self._holds
+    def holds(self, source: str, index: int, position: float = math.inf) -> bool:
+        """Whether the sample is in quarantine at a raw position; by default, anywhere."""
+        key = (source, index)
+        return key in self._held_from and min(self._held_from[key]) <= position
 
     def samples(self, entry: LedgerEntry) -> frozenset[Key]:
         """Return the distinct samples that an entry names, its window expanded."""
@@ -205,3 +211,7 @@ class Ledger:
         for entry_id in released:
             ledger.release(entry_id)
         return ledger
+
+
+def _first_position(entry: LedgerEntry) -> int:
+    return 0 if entry.window is None else entry.window[0]

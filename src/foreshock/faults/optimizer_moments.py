@@ -42,7 +42,12 @@ class OptimizerMoments(StateFault):
             moments (it is of another type, or has not taken a step), or, in mode `embedding`,
             none of an `nn.Embedding`.
 
-    Reference: the three faults and their effect, Foreshock's own measurement on a small GPT.
+    Measured on the lab GPT, three seeds, lr 1.1e-3, beta2 0.95: the first update is 11 times as
+    large in `scaled` at intensity 0.5, about 100 times at 1; held-out loss is more than 0.1 too
+    high for 10 to 16 and for 39 steps or more. `zeroed` does as much from 0.5 on; `embedding`
+    never does so for 10 steps.
+
+    No source: our choice, because it is the smallest damage that only the update can show.
     """
 
     name: ClassVar[str] = "optimizer_moments"

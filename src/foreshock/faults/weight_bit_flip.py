@@ -33,8 +33,8 @@ class WeightBitFlip(StateFault):
         ConfigError: `bits_below_top` is negative; at injection, the model has no weights of 16,
             32 or 64 bits, or the exponent of the drawn weight has fewer bits.
 
-    Reference: one flip in the exponent is what silent data corruption looks like to training,
-    Dixit et al. (2021), "Silent Data Corruptions at Scale", https://arxiv.org/abs/2102.11245.
+    Reference: hardware that corrupts data without an error, Dixit et al. (2021), "Silent Data
+    Corruptions at Scale", https://arxiv.org/abs/2102.11245. One flipped bit is our choice.
     """
 
     name: ClassVar[str] = "weight_bit_flip"

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from foreshock.core.errors import ConfigError
 
-INIT_STD = 0.02  # GPT-2 (Radford et al., 2019): one width for every matrix.
+INIT_STD = 0.02  # GPT (Radford et al., 2018), section 4.1, without depth scaling.
 ROPE_BASE = 10_000.0  # RoFormer (Su et al., 2021), section 3.2.2.
 
 

@@ -34,9 +34,10 @@ class NonTextShare(Rule):
     >>> rule.judge(None, "привет, 世界, naïve café") is None
     True
 
-    No source for 0.1: our choice, because of 284 000 windows of 128 to 1024 bytes (see
+    No source for 0.1: our choice, because of 294 000 windows of 128 to 1024 bytes (see
     `ReplacementShare`) it rejected 4, all from a test file of Python's that holds broken
-    mail on purpose, while random bytes come to 0.6 and mojibake of a non-Latin text to 1.
+    mail on purpose, while random bytes come to 0.55 and mojibake of a non-Latin text to nearly 1.
+    Cost: about 50 µs for 1024 bytes.
     """
 
     name: ClassVar[str] = "non_text_share"

@@ -44,9 +44,10 @@ class Repetition(Rule):
     rule. It suits token sequences of thousands; 8 copies make every such n-gram visible in
     128 tokens. No source for 0.9: our choice, because on windows of
     128 bytes it rejected 0.013 % of Python's standard library, 0.027 % of English prose,
-    0.008 % of help texts in some 40 languages and none of Markdown and JSON (banners and
+    0.008 % of help texts in 36 languages and none of Markdown and JSON (banners and
     rules, all of them), and at most 0.013 % of each on 256 bytes and none on 512 and 1024.
     Known limit: C headers with wide comment boxes lose 0.66 % at 128 bytes, 0.15 % at 256.
+    Cost: about 50 µs for 128 tokens, 150 µs for 1024 (one core, busy machine).
     """
 
     name: ClassVar[str] = "repetition"

@@ -39,6 +39,11 @@ class _AttachedActivation(Attached):
         self._num_forwards = 0
         return value
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # Between steps it has none; half a step that was dropped must not enter the next one.
+        self._squares = torch.zeros_like(self._squares)
+        self._num_forwards = 0
+
     def detach(self) -> None:
         self._hook.remove()
 

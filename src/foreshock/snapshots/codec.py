@@ -18,6 +18,7 @@ from foreshock.core.reading import from_json_number, json_number
 
 Tensors = dict[str, torch.Tensor]
 Seen = dict[tuple[Any, ...], str] | None
+_SCALAR_KINDS = "biufc"
 _SIGNED = {"u2": "i2", "u4": "i4", "u8": "i8"}
 
 
@@ -35,7 +36,10 @@ def encode(tree: Any, *, share: bool = True) -> tuple[Any, Tensors]:
         SnapshotError: something else, with its place in the tree.
     """
     tensors: Tensors = {}
-    structure = _encode(tree, "state", tensors, {} if share else None)
+    try:
+        structure = _encode(tree, "state", tensors, {} if share else None)
+    except RecursionError as error:
+        raise SnapshotError("the state is nested too deeply, or contains itself") from error
     return structure, tensors
 
 
@@ -47,8 +51,8 @@ def decode(structure: Any, tensors: Tensors) -> Any:
     """
     try:
         return _decode(structure, tensors)
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
-        raise SnapshotError(f"the snapshot's structure is damaged: {error!r}") from error
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise SnapshotError(f"the snapshot's structure is damaged: {error!r:.200}") from error
 
 
 def digest(tree: Any) -> str:
@@ -80,8 +84,8 @@ def _encode(node: Any, path: str, tensors: Tensors, seen: Seen) -> Any:
     if isinstance(node, np.ndarray):
         stored = _store(_from_numpy(node, path), path, tensors, None)
         return {"n": [stored, node.dtype.str]}
-    if isinstance(node, np.generic):
-        return {"s": [node.dtype.str, _encode(node.item(), path, tensors, seen)]}
+    if isinstance(node, np.generic) and node.dtype.kind in _SCALAR_KINDS:
+        return {"s": [node.dtype.str, node.tobytes().hex()]}
     if isinstance(node, bool | int | str):  # an enumeration, say: its plain value
         return {"v": str(node) if isinstance(node, str) else int(node)}
     if isinstance(node, float):
@@ -129,8 +133,10 @@ def _from_numpy(array: "np.ndarray[Any, Any]", path: str) -> torch.Tensor:
     signed = _SIGNED.get(array.dtype.str[1:])
     try:
         return torch.from_numpy(plain.view(signed) if signed else plain).reshape(array.shape)
-    except TypeError as error:
-        raise SnapshotError(f"{path} is an array of {array.dtype}, which is not numeric") from error
+    except (TypeError, ValueError) as error:
+        raise SnapshotError(
+            f"{path} is an array of {array.dtype}, which a tensor cannot hold"
+        ) from error
 
 
 def _decode(node: Any, tensors: Tensors) -> Any:
@@ -143,7 +149,11 @@ def _decode(node: Any, tensors: Tensors) -> Any:
         case "n":
             return tensors[content[0]].numpy().view(np.dtype(content[1]))
         case "s":
-            return np.dtype(content[0]).type(_decode(content[1], tensors))
+            dtype = np.dtype(content[0])
+            if dtype.kind not in _SCALAR_KINDS:
+                raise ValueError(f"{content[0]!r:.20} is no type of number")
+            (value,) = np.frombuffer(bytes.fromhex(content[1]), dtype)
+            return value
         case "f":
             return from_json_number(content)
         case "b":

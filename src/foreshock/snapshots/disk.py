@@ -7,6 +7,7 @@ snapshots/00000120-a00001/
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import SnapshotRef
-from foreshock.durable import Disk, clean_leftovers, write_dir
+from foreshock.durable import Disk, write_dir
 from foreshock.snapshots.codec import decode, encode
 
 FORMAT = 1
@@ -41,10 +42,6 @@ class DiskStore:
         self._disk = disk
         self._folder = folder
         self._keep = keep
-
-    def clean(self) -> None:
-        """Remove what a crash left half-written."""
-        clean_leftovers(self._disk, self._folder)
 
     def write(self, ref: SnapshotRef, tree: Any) -> None:
         """Make a snapshot durable.
@@ -73,7 +70,7 @@ class DiskStore:
         objections: list[str] = []
         for name in self._names():
             try:
-                found.append(SnapshotRef.from_json(self._manifest(name)["snapshot"]))
+                found.append(self._label(name))
             except SnapshotError as error:
                 objections.append(str(error))
         return sorted(found, key=lambda ref: (ref.step, ref.attempt)), objections
@@ -86,8 +83,12 @@ class DiskStore:
         """
         body = self._manifest(snapshot_id)
         data = self._bytes(snapshot_id, _TENSORS)
-        expected = body["files"][_TENSORS]
-        if len(data) != expected["size_bytes"] or _hash(data) != expected["blake2b"]:
+        try:
+            expected, structure = body["files"][_TENSORS], body["structure"]
+            whole = len(data) == expected["size_bytes"] and _hash(data) == expected["blake2b"]
+        except (KeyError, TypeError) as error:
+            raise SnapshotError(f"snapshot {snapshot_id}: {_MANIFEST} is damaged") from error
+        if not whole:
             raise SnapshotError(
                 f"snapshot {snapshot_id}: {_TENSORS} is damaged (its digest does not match)"
             )
@@ -95,12 +96,20 @@ class DiskStore:
             tensors: dict[str, torch.Tensor] = safetensors.torch.load(data)
         except (safetensors.SafetensorError, ValueError, KeyError) as error:
             raise SnapshotError(f"snapshot {snapshot_id}: {_TENSORS}: {error}") from error
-        return decode(body["structure"], tensors)
+        try:
+            return decode(structure, tensors)
+        except SnapshotError as error:
+            raise SnapshotError(f"snapshot {snapshot_id}: {error}") from error
 
-    def rotate(self, protect: frozenset[str] = frozenset()) -> list[str]:
-        """Remove all but the oldest, the newest `keep` and those in `protect`; return their ids."""
+    def rotate(self, alive: Callable[[SnapshotRef], bool] = lambda _: True) -> list[str]:
+        """Remove all but the oldest and the newest `keep` of those `alive`; return their ids.
+
+        One that a rollback has undone would otherwise, its step being higher, outlive those
+        that count.
+        """
         refs, _ = self.refs()
-        kept = {ref.id for ref in refs[:1] + refs[-self._keep :]} | protect
+        living = [ref for ref in refs if alive(ref)]
+        kept = {ref.id for ref in living[:1] + living[-self._keep :]}
         removed = [ref.id for ref in refs if ref.id not in kept]
         for snapshot_id in removed:
             self.remove(snapshot_id)
@@ -114,6 +123,16 @@ class DiskStore:
         if not self._disk.exists(self._folder):
             return []
         return [name for name in self._disk.list(self._folder) if not name.startswith(".")]
+
+    def _label(self, name: str) -> SnapshotRef:
+        body = self._manifest(name)
+        try:
+            ref = SnapshotRef.from_json(body["snapshot"])
+        except (SnapshotError, KeyError) as error:
+            raise SnapshotError(f"snapshot {name}: {error}") from error
+        if ref.id != name:
+            raise SnapshotError(f"snapshot {name}: its label is that of {ref.id!r:.80}")
+        return ref
 
     def _bytes(self, snapshot_id: str, name: str) -> bytes:
         try:

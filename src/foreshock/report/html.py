@@ -1,0 +1,180 @@
+"""The report as one HTML file that needs nothing else: no network, no other file."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from foreshock import __version__
+from foreshock.core.errors import ForeshockError, MissingExtra
+from foreshock.core.reading import from_json_number
+from foreshock.durable import RealDisk, write_file
+from foreshock.journal import Journal
+from foreshock.report import words
+from foreshock.report.clean import clean_text, whole
+from foreshock.report.curves import Floats, Ints, Lineage, chosen_series, read_lineage
+from foreshock.report.incidents import DAMAGE, IncidentSummary
+from foreshock.report.summary import RunSummary, summarise
+
+if TYPE_CHECKING:
+    from foreshock.report.charts import Chart
+
+_MAX_DEMO_BYTES: Final = 64 << 20
+_FULL_WEIGHT_NATS: Final = 4.0
+"""Evidence that fills its bar: odds times 55."""
+
+HeldOut = dict[str, tuple[Ints, Floats]]
+
+
+def write_report(run_dir: Path, out: Path, compare: Mapping[str, Path]) -> None:
+    """Write the report of a run to a file, which appears whole or not at all.
+
+    Args:
+        run_dir: the run; it is only read, and may still be going on.
+        out: the file to write.
+        compare: other run directories whose curves are drawn too, by the name to show.
+
+    Raises:
+        MissingExtra: Bokeh or Jinja is not installed.
+        RunDirError, JournalError: a directory is no run, or its decisions are damaged.
+        ForeshockError: `out` cannot be written.
+    """
+    page = render_report(run_dir, compare)
+    disk = RealDisk()
+    try:
+        disk.make_dir(out.parent)
+        write_file(disk, out, [page.encode("utf-8", "replace")])
+    except OSError as error:
+        raise ForeshockError(
+            f"{out} cannot be written ({error.strerror or error}): give another file with --out."
+        ) from error
+
+
+def render_report(run_dir: Path, compare: Mapping[str, Path]) -> str:
+    """The page itself; see `write_report`."""
+    try:
+        import jinja2  # noqa: PLC0415
+        import markupsafe  # noqa: PLC0415
+
+        from foreshock.report import charts as drawing  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtra(
+            f"the HTML report needs {error.name}, which is not installed: "
+            "pip install 'foreshock[report]' (or use --text, which needs nothing more)."
+        ) from error
+    disk = RealDisk()
+    view = Journal.read(disk, run_dir)
+    lineage = read_lineage(view)
+    summary = summarise(view, lineage)
+    others = {
+        clean_text(name): read_lineage(Journal.read(disk, path)) for name, path in compare.items()
+    }
+    held_out, notes = _held_out(run_dir / "demo.json")
+    charts = _charts(summary, lineage, others)
+    demo = [drawing.held_out_chart("held-out", held_out)] if held_out else []
+    library, script, elements = drawing.embed([*charts, *demo])
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        figure=words.figure,
+        percent=words.percent,
+        moment=words.moment,
+        plain=words.plain,
+        bar=_bar,
+        step=lambda step: "–" if step is None else f"{step:,}",
+        counted=words.count,
+    )
+    template = environment.from_string(
+        resources.files("foreshock.report").joinpath("page.html.jinja").read_text("utf-8")
+    )
+    markup = {key: markupsafe.Markup(element) for key, element in elements.items()}
+    return template.render(
+        run=summary,
+        took=_took(summary),
+        first=charts[:1],
+        demo=demo,
+        charts=charts[1:],
+        elements=markup,
+        library=markupsafe.Markup(library),  # noqa: S704 - Bokeh's own, and numbers
+        script=markupsafe.Markup(script),  # noqa: S704 - Bokeh's own, and numbers
+        notes=[*summary.notes, *notes],
+        settings=json.dumps(summary.settings, indent=2),
+        version=__version__,
+    )
+
+
+def _charts(
+    summary: RunSummary, lineage: Lineage, others: Mapping[str, Lineage]
+) -> "list[Chart]":
+    from foreshock.report.charts import run_chart, step_range  # noqa: PLC0415
+
+    lineages = [lineage, *others.values()]
+    ends = [part.last_step for one in lineages for part in one.parts if part.num_rows]
+    begins = [int(part.block.steps[0]) for one in lineages for part in one.parts if part.num_rows]
+    if not ends:
+        return []
+    x_range = step_range(min(begins), max(ends))
+    bands = [_band(incident, summary.step) for incident in summary.incidents]
+    movers = [incident.first_mover for incident in summary.incidents]
+    charts: list[Chart] = []
+    for place, series in enumerate(chosen_series(lineages, movers)):
+        curve = lineage.curve(series)
+        beside = {name: other.curve(series) for name, other in others.items()}
+        known = {name: one for name, one in beside.items() if one is not None}
+        if curve is None:
+            continue
+        charts.append(
+            run_chart(
+                f"chart-{place}", curve, known, bands, x_range, height=230 if charts else 280
+            )
+        )
+    return charts
+
+
+def _band(incident: IncidentSummary, last_step: int) -> Any:
+    from foreshock.report.charts import Band  # noqa: PLC0415
+
+    end = incident.closed_step if incident.closed_step is not None else last_step
+    start = incident.onset_step
+    return Band(incident.number, start, max(start, end), incident.outcome)
+
+
+def _held_out(path: Path) -> tuple[HeldOut, list[str]]:
+    """The held-out curves that `foreshock demo` left, and what is wrong with them."""
+    try:
+        if path.stat().st_size > _MAX_DEMO_BYTES:
+            return {}, ["demo.json is too large to be shown"]
+        curves: dict[str, Sequence[Any]] = json.loads(path.read_bytes())["curves"]
+        found: HeldOut = {}
+        for name, points in curves.items():
+            steps = np.array([whole(step) for step, _ in points], np.int64)
+            values = np.array([_value(value) for _, value in points], np.float64)
+            if len(steps):
+                found[clean_text(name)] = (steps, values)
+        return found, []
+    except FileNotFoundError:
+        return {}, []
+    except (*DAMAGE, OSError, RecursionError) as error:
+        return {}, [f"demo.json cannot be shown: {type(error).__name__}: {error!s:.120}"]
+
+
+def _value(value: object) -> float:
+    return math.nan if value is None else from_json_number(value)
+
+
+def _took(summary: RunSummary) -> str:
+    if summary.started is None or summary.last_seen is None:
+        return ""
+    return words.duration(summary.last_seen - summary.started)
+
+
+def _bar(weight: float) -> str:
+    """Where the bar of a weight lies in its cell, whose middle is zero, as CSS."""
+    width = 50 * min(abs(weight) / _FULL_WEIGHT_NATS, 1.0)
+    left = 50.0 if weight >= 0 else 50 - width
+    return f"left:{left:.1f}%;width:{width:.1f}%"

@@ -1,0 +1,352 @@
+"""One incident as a report tells it: what moved, why, what was decided, what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from foreshock.core.cause import Candidate, Diagnosis
+from foreshock.core.detector import Alarm
+from foreshock.core.incident import Incident, Outcome, PlanRecord
+from foreshock.core.records import number
+from foreshock.report.clean import real, strict, whole
+from foreshock.report.words import OPEN, count, how_it_ended, lead, plain
+
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What reading a record that is not as it should be may raise."""
+
+
+@dataclass(kw_only=True)
+class Trail:
+    """What the journal says around an incident beyond what `IncidentBook` keeps.
+
+    Attributes:
+        time: when it was opened, in seconds.
+        attempts: plan id to the attempt it was made in.
+        arrivals: plan id to (attempt, step) at which the run stood after its rollback.
+        verifications: (attempt, step, JSON), in order.
+        closed_attempt: attempt in which it ended.
+    """
+
+    time: float | None = None
+    attempts: dict[int, int] = field(default_factory=dict[int, int])
+    arrivals: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    verifications: list[tuple[int, int, dict[str, Any]]] = field(
+        default_factory=list[tuple[int, int, dict[str, Any]]]
+    )
+    closed_attempt: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSummary:
+    """What was decided and why, and what it did.
+
+    Attributes:
+        step: last step that had been read when it was decided.
+        actions: (name, arguments in words), in order.
+        results: what each did; fewer than `actions` while it is not carried out.
+        back_to: (attempt, step) at which the run stood after the rollback, if it went back.
+    """
+
+    id: int
+    attempt: int
+    step: int
+    rung: str
+    why: str
+    actions: tuple[tuple[str, str], ...]
+    results: tuple[str, ...]
+    finished: bool
+    back_to: tuple[int, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSummary:
+    """One capability before and after; lower is better, NaN and Inf are possible."""
+
+    probe: str
+    before: float
+    after: float
+    difference: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationSummary:
+    """A verification: is the model whole again?"""
+
+    attempt: int
+    step: int
+    passed: bool
+    against: str
+    probes: tuple[ProbeSummary, ...]
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlarmedSeries:
+    """A series that raised alarms in an incident: how often, and the first of them."""
+
+    series: str
+    kind: str
+    detector: str
+    step: int
+    onset_step: int
+    value: float
+    baseline: float
+    threshold: float
+    num_alarms: int
+
+
+class Event(NamedTuple):
+    """A point on an incident's timeline; `tone` is good, bad, act or empty."""
+
+    attempt: int | None
+    step: int
+    title: str
+    detail: str
+    tone: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentSummary:
+    """An incident; steps of the onset, the alarm and the loss are those of `attempt`.
+
+    Attributes:
+        cause: likeliest by the latest diagnosis, which has the most evidence.
+        first_cause: likeliest when it was opened.
+        lead: which series moved first, and how long before the loss, in words.
+        outcome: "recovered", "halted" or "open".
+        ending: the same in words.
+        num_set_aside: samples that its plans set aside.
+    """
+
+    number: int
+    time: float | None
+    attempt: int
+    cause: str
+    probability: float
+    first_cause: str
+    onset_step: int
+    alarm_step: int
+    loss_moved_step: int | None
+    closed_step: int | None
+    closed_attempt: int | None
+    first_mover: str
+    lead: str
+    outcome: str
+    ending: str
+    num_set_aside: int
+    settled_by: str
+    diagnosis: Diagnosis
+    alarms: tuple[AlarmedSeries, ...]
+    plans: tuple[PlanSummary, ...]
+    verifications: tuple[VerificationSummary, ...]
+
+    @property
+    def alternatives(self) -> tuple[Candidate, ...]:
+        """The other causes, the likeliest first."""
+        return self.diagnosis.candidates[1:]
+
+    @property
+    def back_to(self) -> int | None:
+        """Where the last rollback went, if there was one."""
+        found = [plan.back_to for plan in self.plans if plan.back_to is not None]
+        return found[-1][1] if found else None
+
+    @property
+    def events(self) -> list[Event]:
+        """Its timeline, in the order in which things happened."""
+        events = [
+            Event(self.attempt, self.onset_step, "Onset", f"{self.first_mover} left its range", ""),
+            Event(self.attempt, self.alarm_step, "First alarm", "", ""),
+        ]
+        if self.loss_moved_step is not None:
+            events.append(Event(self.attempt, self.loss_moved_step, "Loss moved", "", "bad"))
+        events.sort(key=lambda event: event.step)
+        for plan in self.plans:
+            title = f"Plan {plan.id}: {plan.rung}"
+            events.append(Event(plan.attempt, plan.step, title, "", "act"))
+            if plan.back_to is not None:
+                attempt, step = plan.back_to
+                events.append(Event(attempt, step, "Rolled back", f"attempt {attempt}", "act"))
+        for one in self.verifications:
+            title = "Verified" if one.passed else "Not whole"
+            detail = "" if one.probes else "not probed"
+            events.append(Event(one.attempt, one.step, title, detail, "bad" * (not one.passed)))
+        if self.closed_step is not None:
+            tone = "bad" if self.outcome == Outcome.HALTED else "good"
+            events.append(
+                Event(self.closed_attempt, self.closed_step, self.outcome.capitalize(), "", tone)
+            )
+        return _merged(events)
+
+    @property
+    def decided(self) -> str:
+        """What was decided, short."""
+        rungs = [plan.rung for plan in self.plans]
+        parts = [
+            rung if rungs.count(rung) == 1 else f"{rung} ×{rungs.count(rung)}"
+            for rung in dict.fromkeys(rungs)
+        ]
+        if self.back_to is not None:
+            parts.append(f"to step {self.back_to:,}")
+        if self.num_set_aside:
+            parts.append(f"{count(self.num_set_aside, 'sample')} set aside")
+        return ", ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """A strict JSON object."""
+        fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        return strict(
+            {
+                **fields,
+                "back_to_step": self.back_to,
+                "alarms": [vars(alarm) for alarm in self.alarms],
+                "plans": [vars(plan) for plan in self.plans],
+                "verifications": [
+                    {**vars(one), "probes": [vars(probe) for probe in one.probes]}
+                    for one in self.verifications
+                ],
+                "diagnosis": self.diagnosis.to_json(),
+            }
+        )
+
+
+def _merged(events: Sequence[Event]) -> list[Event]:
+    """Events of the same attempt and step that follow each other, told as one."""
+    merged: list[Event] = []
+    for event in events:
+        last = merged[-1] if merged else None
+        if last is None or (last.attempt, last.step) != (event.attempt, event.step):
+            merged.append(event)
+            continue
+        merged[-1] = last._replace(
+            title=f"{last.title}, {event.title[:1].lower()}{event.title[1:]}",
+            detail="; ".join(filter(None, (last.detail, event.detail))),
+            tone=event.tone or last.tone,
+        )
+    return merged
+
+
+_PLAIN_FIELDS = (
+    *("number", "time", "attempt", "cause", "probability", "first_cause", "onset_step"),
+    *("alarm_step", "loss_moved_step", "closed_step", "closed_attempt", "first_mover", "lead"),
+    *("outcome", "ending", "num_set_aside", "settled_by"),
+)
+
+
+def summarise_incident(incident: Incident, trail: Trail, num_set_aside: int) -> IncidentSummary:
+    """One incident of the book, with what else the journal says about it.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: see `DAMAGE`; a record is not as
+            it should be.
+    """
+    diagnosis = _sound(Diagnosis.from_json(incident.diagnosis))
+    plans = tuple(_plan(record, trail) for record in incident.plans)
+    checks = tuple(_verification(*one) for one in trail.verifications)
+    moved = incident.loss_moved_step
+    onset = whole(incident.onset_step)
+    outcome = incident.outcome.value if incident.outcome is not None else OPEN
+    return IncidentSummary(
+        number=whole(incident.id),
+        time=trail.time,
+        attempt=whole(incident.attempt),
+        cause=diagnosis.top.cause,
+        probability=diagnosis.top.probability,
+        first_cause=str(incident.cause),
+        onset_step=onset,
+        alarm_step=whole(incident.alarm_step),
+        loss_moved_step=None if moved is None else whole(moved),
+        closed_step=None if incident.closed_step is None else whole(incident.closed_step),
+        closed_attempt=trail.closed_attempt,
+        first_mover=str(incident.first_mover),
+        lead=lead(str(incident.first_mover), onset, moved),
+        outcome=outcome,
+        ending=how_it_ended(
+            outcome,
+            went_back=any(plan.back_to is not None for plan in plans),
+            num_probes=len(checks[-1].probes) if checks else 0,
+        ),
+        num_set_aside=num_set_aside,
+        settled_by=diagnosis.top.settled_by,
+        diagnosis=diagnosis,
+        alarms=_alarmed(incident.alarms),
+        plans=plans,
+        verifications=checks,
+    )
+
+
+def _sound(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis, if it can be shown: there is a candidate, and its numbers are numbers."""
+    if not diagnosis.candidates:
+        raise ValueError("a diagnosis without a candidate")
+    for candidate in diagnosis.candidates:
+        real(candidate.probability)
+        for fact in candidate.evidence:
+            real(fact.weight)
+    return diagnosis
+
+
+def _plan(record: PlanRecord, trail: Trail) -> PlanSummary:
+    return PlanSummary(
+        id=whole(record.id),
+        attempt=trail.attempts.get(record.id, 0),
+        step=whole(record.step),
+        rung=record.plan.rung,
+        why=record.plan.why,
+        actions=tuple((call.name, _arguments(call.arguments)) for call in record.plan.actions),
+        results=tuple(str(result) for result in record.results),
+        finished=record.finished,
+        back_to=trail.arrivals.get(record.id),
+    )
+
+
+def _arguments(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{plain(name)} {value}" for name, value in arguments.items())
+
+
+def _verification(attempt: int, step: int, fields: Mapping[str, Any]) -> VerificationSummary:
+    return VerificationSummary(
+        attempt=attempt,
+        step=step,
+        passed=fields["passed"] is True,
+        against=str(fields.get("against", "")),
+        probes=tuple(
+            ProbeSummary(
+                probe=str(probe["probe"]),
+                before=number(probe["before"]),
+                after=number(probe["after"]),
+                difference=number(probe["difference"]),
+                tolerance=number(probe["tolerance"]),
+                passed=probe["passed"] is True,
+            )
+            for probe in fields["probes"]
+        ),
+        note=str(fields.get("note", "")),
+    )
+
+
+def _alarmed(alarms: Sequence[dict[str, Any]]) -> tuple[AlarmedSeries, ...]:
+    """The alarmed series, the earliest onset first; an alarm told twice counts once."""
+    first: dict[str, Alarm] = {}
+    steps: dict[str, set[tuple[str, int]]] = {}
+    for fields in alarms:
+        alarm = Alarm.from_json(fields)
+        first.setdefault(alarm.series, alarm)
+        steps.setdefault(alarm.series, set()).add((alarm.detector, whole(alarm.step)))
+    found = [
+        AlarmedSeries(
+            series=series,
+            kind=alarm.kind.value,
+            detector=alarm.detector,
+            step=alarm.step,
+            onset_step=whole(alarm.onset_step),
+            value=alarm.value,
+            baseline=alarm.baseline,
+            threshold=alarm.threshold,
+            num_alarms=len(steps[series]),
+        )
+        for series, alarm in first.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (one.onset_step, one.step, one.series)))
