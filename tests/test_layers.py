@@ -11,15 +11,40 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 PACKAGE = SRC / "foreshock"
 
-FAMILIES = (
-    "detectors causes actions signals prevention faults probes rules readers sinks".split()
-)
+FAMILIES = [
+    "detectors",
+    "causes",
+    "actions",
+    "signals",
+    "prevention",
+    "faults",
+    "probes",
+    "rules",
+    "readers",
+    "sinks",
+]
 L1_PACKAGES = ("data", "snapshots")
-L2_IN_ORDER = (
-    "catalog outage journal monitor recipes verification update observation run_state stepping "
-    "attempts supervision control recovery admission guard watching driver".split()
-)
-L3 = "experiments checks integrations lab report".split()
+L2_IN_ORDER = [
+    "catalog",
+    "outage",
+    "journal",
+    "monitor",
+    "recipes",
+    "verification",
+    "update",
+    "observation",
+    "run_state",
+    "stepping",
+    "attempts",
+    "supervision",
+    "control",
+    "recovery",
+    "admission",
+    "guard",
+    "watching",
+    "driver",
+]
+L3 = ["experiments", "checks", "integrations", "lab", "report"]
 MAY_NAME_COMPONENTS = ("driver", "recipes")
 
 

@@ -18,7 +18,7 @@ from foreshock.core.program import Loss
 from foreshock.core.signal import Site
 from foreshock.core.verdict import Verdict
 from foreshock.data.findings import batch_findings
-from foreshock.data.stream import Stream
+from foreshock.data.stream import NothingLeftError, Stream
 from foreshock.durable import Disk, RealDisk
 from foreshock.monitor import Monitor
 from foreshock.observation import Observation
@@ -119,18 +119,30 @@ class Guard:
         parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
         parts |= {"scaler": scaler, "stream": self._stream}
         present = {key: part for key, part in parts.items() if part is not None}
+        self._random = GlobalRandomPart()
+        rewound: dict[str, Part] = {key: part_for(key, one) for key, one in present.items()}
+        self._state = RunState(
+            {"random": self._random, **rewound},
+            disk=disk,
+            folder=run_dir / "snapshots",
+            cadence=recipe.cadence,
+        )
+        site = Site(
+            model=model,
+            optimizer=optimizer,
+            scaler=scaler,
+            clip=clip,
+            parameters=tuple(parameters),
+            terms=tuple(terms),
+        )
+        self._observation = Observation(recipe.signals, site, recipe.lag_steps)
         identity = run_identity(name, present, accumulate=accumulate, lag_steps=recipe.lag_steps)
-        self._journal = open_journal(disk, run_dir, identity, clock, resume=resume)
         try:
-            site = Site(
-                model=model,
-                optimizer=optimizer,
-                scaler=scaler,
-                clip=clip,
-                parameters=tuple(parameters),
-                terms=tuple(terms),
-            )
-            self._observation = Observation(recipe.signals, site, recipe.lag_steps)
+            self._journal = open_journal(disk, run_dir, identity, clock, resume=resume)
+        except BaseException:
+            self._observation.detach()
+            raise
+        try:
             self.monitor = Monitor(
                 self._observation.series,
                 update_series=self._observation.update_series,
@@ -146,14 +158,6 @@ class Guard:
                 scheduler=scheduler,
                 accumulate=accumulate,
                 terms=terms,
-            )
-            self._random = GlobalRandomPart()
-            rewound: dict[str, Part] = {key: part_for(key, one) for key, one in present.items()}
-            self._state = RunState(
-                {"random": self._random, **rewound},
-                disk=disk,
-                folder=run_dir / "snapshots",
-                cadence=recipe.cadence,
             )
             self._attempts = Attempts(
                 Progress(),
@@ -181,7 +185,8 @@ class Guard:
                 has_scaler=scaler is not None,
                 findings=self._findings,
                 snapshots=self._attempts.refs,
-                position=lambda: self._attempts.position,
+                position_after=self._attempts.position_after,
+                lag_steps=recipe.lag_steps,
             )
             self._recovery = Recovery(self._attempts, self._control, self._supervisor, self._tell)
             if self._stream is not None:
@@ -196,7 +201,7 @@ class Guard:
                 self._recovery.resume()
                 self._resumed_random = clone_tree(self._random.capture())
         except BaseException:
-            self._journal.close()
+            self.close()
             raise
 
     # ---- what a loop uses -----------------------------------------------------------
@@ -301,6 +306,11 @@ class Guard:
         return self._supervisor.book
 
     @property
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Everything that was journalled so far."""
+        return self._journal.records
+
+    @property
     def num_quarantined(self) -> int:
         """Distinct samples set aside."""
         return self._stream.ledger.num_samples if self._stream is not None else 0
@@ -332,6 +342,7 @@ class Guard:
             raise StopIteration
         if due:
             self._attempts.take_snapshot(self.book)
+        self._control.measure_if_due()
 
     def _start(self) -> None:
         self._started = True
@@ -359,18 +370,34 @@ class Guard:
 
     def _or_end(self, fetch: Callable[[], Any]) -> Any:
         """Fetch; where the data ends, read the last steps first: they may send the run back."""
-        try:
-            return fetch()
-        except StopIteration:
-            if self._stepping.micro_step or self._ended:
-                raise
-            self._absorb(drain=True)
-            if self.book.unfinished_plan is not None:
+        while True:
+            try:
+                return fetch()
+            except (StopIteration, NothingLeftError) as end:
+                if self._ended:
+                    raise StopIteration from None
+                self._drop_incomplete_step()
+                self._absorb(drain=True)
+                waiting = self.book.unfinished_plan is not None
+                if not waiting and not self._recovery.verify_if_settled():
+                    if isinstance(end, NothingLeftError):
+                        self._recovery.hand_over(str(end))
+                    self._finish()
+                    raise StopIteration from None
                 self._between_steps()
-                return self._or_end(fetch)
-            self._recovery.verify_if_settled()
-            self._finish()
-            raise
+
+    def _drop_incomplete_step(self) -> None:
+        """The data ended between two micro-steps: too little is left to make a step of."""
+        if not self._stepping.micro_step:
+            return
+        self._stepping.forget()
+        self._journal.write(
+            "step_incomplete",
+            attempt=self.attempt,
+            step=self.step_number,
+            positions=self._positions,
+        )
+        self._positions = []
 
     def _finish(self) -> None:
         if self._ended:
@@ -386,10 +413,13 @@ class Guard:
         for row in self._observation.read(drain=drain):
             self._journal.append_reading(row.step, int(row.committed), row.values)
             limit = self._control.gate_limit(row.step)
+            known = len(self.monitor.episode)
             plan = self._supervisor.see(self.attempt, row, limit)
-            self._tell("step", {"row": row})
+            alarms = self.monitor.episode[known:]
+            self._tell("step", {"row": row, "series": self._observation.series, "alarms": alarms})
             if plan is not None:
                 self._tell("plan", {"plan": plan, "incident": self.book.incidents[-1]})
+                break  # later steps are judged once it has been carried out, or not at all
 
     def _findings(self, first: int, last: int) -> Sequence[BatchFinding] | None:
         if self._stream is None:

@@ -73,9 +73,10 @@ class Recovery:
         if onset is None:
             return False
         monitor = self._supervisor.monitor
-        last = monitor.episode[-1].step
+        monitor.probed_step = monitor.episode[-1].step
+        if progress.step <= self._supervisor.book.judged_step:
+            return False  # it was probed before the run was resumed
         compared = self._control.harm_since(onset)
-        monitor.probed_step = last
         if compared is None:
             return False
         harmed = not all(one.passed for one in compared)
@@ -85,6 +86,19 @@ class Recovery:
         if not harmed:
             return False
         return self._supervisor.harm_found(progress.attempt, progress.step) is not None
+
+    def hand_over(self, why: str) -> None:
+        """Stop the run outside a plan, because there is no way on."""
+        incident = self._supervisor.book.open
+        tried = [record.plan.why for record in incident.plans] if incident is not None else []
+        progress = self._attempts.progress
+        lines = [
+            f"Halted after step {progress.step}: {why}.",
+            "Tried in this incident: " + ("; then ".join(tried) if tried else "nothing") + ".",
+        ]
+        self._control.halt("\n".join(lines))
+        if incident is not None:
+            self._close(Outcome.HALTED)
 
     def resume(self) -> None:
         """Take up an interrupted run: finish the plan it was in, else go to its newest state.

@@ -88,6 +88,8 @@ class Stepping:
 
     def forget(self) -> None:
         """Drop what has been gathered of a step."""
+        if self.micro_step:
+            self._update.drop_gradients()
         self._loss, self._term_values, self.micro_step = None, {}, 0
 
     def _check(self, loss: Any, terms: Mapping[str, Any], step: int) -> None:

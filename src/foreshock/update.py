@@ -109,6 +109,10 @@ class Update:
         self._optimizer.zero_grad(set_to_none=True)
         return commit
 
+    def drop_gradients(self) -> None:
+        """Forget what has been gathered of a step that will not be completed."""
+        self._optimizer.zero_grad(set_to_none=True)
+
     def lr(self, factor: float) -> float:
         """The learning rate of the first group, with the override."""
         return float(self._optimizer.param_groups[0]["lr"]) * factor

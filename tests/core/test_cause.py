@@ -104,9 +104,7 @@ def test_among_equals_the_whole_run_moved_first_and_the_loss_last() -> None:
 @pytest.mark.parametrize("value", [9.0, math.nan, math.inf])
 def test_a_diagnosis_survives_strict_json(value: float) -> None:
     row = (value, 1.0, 1.0, 1.0)
-    found = diagnose(
-        case(alarm(28, value=value), row=row), [Fixed(weights=(1.0, -0.25)), Other()]
-    )
+    found = diagnose(case(alarm(28, value=value), row=row), [Fixed(weights=(1.0, -0.25)), Other()])
     assert found.top.evidence[0].readings
     assert found.path[0].readings
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -155,13 +153,11 @@ def test_a_jump_by_hand() -> None:
     assert [reading.step for reading in jump.readings] == [6]
 
 
-@pytest.mark.parametrize(
-    ("value", "ratio"), [(0.0, 1.0), (2.0, math.inf), (-2.0, -math.inf), (math.nan, None)]
-)
-def test_a_past_of_zeros_is_no_jump_by_itself(value: float, ratio: float | None) -> None:
+@pytest.mark.parametrize(("value", "ratio"), [(0.0, 1.0), (2.0, math.inf), (-2.0, -math.inf)])
+def test_a_past_of_zeros_is_no_jump_by_itself(value: float, ratio: float) -> None:
     jump = of([0.0] * 6 + [value], onset=6).jump("loss/global", 6)
     assert jump is not None
-    assert math.isnan(jump.ratio) or jump.ratio == ratio if ratio is None else jump.ratio == ratio
+    assert jump.ratio == ratio
 
 
 def test_skipped_and_broken_steps_are_no_healthy_past() -> None:
@@ -177,6 +173,18 @@ def test_a_jump_needs_a_past_and_a_present() -> None:
     assert of([1.0] * 4 + [9.0], onset=4).jump("loss/global", 4) is None
     assert of([1.0] * 9, onset=6).jump("loss/global", 20) is None
     assert of([1.0] * 9, onset=6).jump("lr/global", 6) is None
+
+
+def test_the_first_step_beyond_by_hand() -> None:
+    found = of([1.0, 2.0, 3.0, 2.0, 1.0, 3.0, 3.0, 5.0, math.nan, 9.0], onset=6)
+    step = {name: found.first_beyond("loss/global", **limits) for name, limits in {
+        "z": {"z": 2.0}, "ratio": {"ratio": 4.0}, "both": {"z": 2.0, "ratio": 3.0},
+        "never": {"ratio": 5.0}, "any": {},
+    }.items()}  # fmt: skip
+    told = {name: jump.step if jump else None for name, jump in step.items()}
+    assert told == {"z": 7, "ratio": 9, "both": 9, "never": None, "any": 6}
+    assert step["z"] == found.jump("loss/global", 7)
+    assert found.first_beyond("lr/global") is None
 
 
 def test_the_peak_is_the_largest_finite_value_since_the_onset() -> None:

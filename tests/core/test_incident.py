@@ -41,7 +41,7 @@ def done(result: str) -> dict[str, Any]:
 
 DONE = {"kind": "plan_done"}
 VERIFIED = {"kind": "verification", "verification": {"passed": False}}
-CLOSED = {"kind": "incident_closed", "outcome": "recovered", "step": 140}
+CLOSED = {"kind": "incident_closed", "outcome": "recovered", "step": 140, "judged_step": 130}
 HISTORY = [
     {"kind": "run_started"}, {"kind": "alarm"}, plan(1), done("a"), done("b"), DONE,
     {"kind": "attempt_started"}, plan(2, attempt=2, steps=(99, 101)), done("c"), done("d"), DONE,

@@ -18,7 +18,7 @@ class BaselineColumn(Column):
         healthy: the healthy values it has seen last.
         residuals: how far each stood from the median of those before it, where the rule
             measures the spread.
-        num_accepted: healthy values seen since the start or the last rebaseline.
+        num_accepted: healthy values seen one by one, for the warm-up.
     """
 
     healthy: RollingMedian = dataclasses.field(default_factory=lambda: RollingMedian(1))
@@ -42,7 +42,7 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
             accepted as the new normal, and reported once as a shift.
 
     Raises:
-        ConfigError: a number of steps is too small, or the window smaller than the warm-up.
+        ConfigError: a number of steps is below 1.
     """
 
     window_steps: int
@@ -51,16 +51,11 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
     kind = AlarmKind.SPIKE
 
     def __post_init__(self) -> None:
-        for name in ("warmup_steps", "rebaseline_after_steps"):
+        for name in ("window_steps", "warmup_steps", "rebaseline_after_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"{self.name}.{name} is {getattr(self, name)}; it must be at least 1 step"
                 )
-        if self.window_steps < self.warmup_steps:
-            raise ConfigError(
-                f"{self.name}.window_steps is {self.window_steps}; it must be at least "
-                f"warmup_steps ({self.warmup_steps}), or the rule would never be ready"
-            )
 
     def check_order(self, onset: str, alarm: str) -> None:
         """Refuse an onset limit that is not between zero and the alarm limit.

@@ -94,14 +94,10 @@ class Case:
         whose update was made).
         """
         now = self.timeline.values(series, step, step)
-        first = self.onset_step - REFERENCE_STEPS
-        past = self.timeline.values(series, first, self.onset_step - 1, committed_only=True)
-        past = past[np.isfinite(past)]
-        if len(now) == 0 or len(past) < 5:
+        past = self._past(series)
+        if len(now) == 0 or past is None:
             return None
-        value, baseline = float(now[0]), float(np.median(past))
-        spread = MAD_TO_SD * float(np.median(np.abs(past - baseline)))
-        spread = max(spread, 0.01 * abs(baseline), 1e-12)
+        value, (baseline, spread) = float(now[0]), past
         return Jump(
             step=step,
             value=value,
@@ -115,12 +111,26 @@ class Case:
         self, series: str, *, z: float = -math.inf, ratio: float = -math.inf
     ) -> Jump | None:
         """The first step since the onset at which `series` stood that far out of its past."""
-        for step in self.timeline.steps.tolist():
-            if step >= self.onset_step:
-                jump = self.jump(series, step)
-                if jump is not None and jump.z >= z and jump.ratio >= ratio:
-                    return jump
+        past = self._past(series)
+        if past is None:
+            return None
+        baseline, spread = past
+        values = self.timeline.values(series, self.onset_step, None).tolist()
+        for row, value in enumerate(values, len(self.timeline) - len(values)):
+            if (value - baseline) / spread >= z and _ratio(value, baseline) >= ratio:
+                return self.jump(series, int(self.timeline.steps[row]))
         return None
+
+    def _past(self, series: str) -> tuple[float, float] | None:
+        """Median and robust deviation before the onset; None of fewer than 5 values."""
+        first = self.onset_step - REFERENCE_STEPS
+        past = self.timeline.values(series, first, self.onset_step - 1, committed_only=True)
+        past = past[np.isfinite(past)]
+        if len(past) < 5:
+            return None
+        baseline = float(np.median(past))
+        spread = MAD_TO_SD * float(np.median(np.abs(past - baseline)))
+        return baseline, max(spread, 0.01 * abs(baseline), 1e-12)
 
     def peak(self, series: str) -> Jump | None:
         """The largest jump of `series` since the onset."""

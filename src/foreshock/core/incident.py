@@ -80,7 +80,9 @@ class Incident:
         takes anew is judged as the first one was.
         """
         begun = any(
-            step >= record.step if record.plan.target_step is None else step > record.plan.target_step
+            step >= record.step
+            if record.plan.target_step is None
+            else step > record.plan.target_step
             for record in self.plans
         )
         return begun and (self.closed_step is None or step < self.closed_step)
@@ -149,7 +151,14 @@ class IncidentBook:
 
     def _planned(self, record: Mapping[str, Any]) -> None:
         """One record opens an incident or takes it further, and holds the plan: all or nothing."""
-        diagnosis = record["diagnosis"]
+        diagnosis, alarms = record["diagnosis"], record["alarms"]
+        planned = PlanRecord(
+            id=record["plan_id"],
+            plan=Plan.from_json(record["plan"]),
+            attempt=record["attempt"],
+            step=record["step"],
+            position=record["position"],
+        )
         incident = self.open
         if incident is None:
             incident = Incident(
@@ -166,24 +175,11 @@ class IncidentBook:
             self.incidents.append(incident)
         incident.diagnosis = diagnosis
         incident.last_alarm_step = max(incident.last_alarm_step, record["last_alarm_step"])
-        incident.alarms += self._new_alarms(incident, record)
-        self.num_plans = max(self.num_plans, record["plan_id"])
-        target = record["plan"]["target_step"]
-        self.judged_step = record["step"] if target is None else target
-        incident.plans.append(
-            PlanRecord(
-                id=record["plan_id"],
-                plan=Plan.from_json(record["plan"]),
-                attempt=record["attempt"],
-                step=record["step"],
-                position=record["position"],
-            )
-        )
-
-    @staticmethod
-    def _new_alarms(incident: Incident, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Each plan tells its whole episode, which may have been told by the one before."""
-        told = incident.alarms if incident.plans else []
-        if told and incident.plans[-1].attempt != record["attempt"]:
-            told = []
-        return [alarm for alarm in record["alarms"] if alarm not in told]
+        # Each plan tells its whole episode, which the one before may have told in part.
+        same = bool(incident.plans) and incident.plans[-1].attempt == planned.attempt
+        told = list(incident.alarms) if same else []
+        incident.alarms += [alarm for alarm in alarms if alarm not in told]
+        self.num_plans = max(self.num_plans, planned.id)
+        target = planned.plan.target_step
+        self.judged_step = planned.step if target is None else target
+        incident.plans.append(planned)

@@ -163,10 +163,11 @@ class Policy:
 
     def _skip(self, now: Situation) -> Plan:
         assert now.gradient_limit is not None
-        last = now.step + self.skip_hold_steps
+        first = now.step + now.lag_steps + 1
+        last = first + self.skip_hold_steps - 1
         arguments: dict[str, Any] = {
             "limit": now.gradient_limit,
-            "first_step": now.step + now.lag_steps + 1,
+            "first_step": first,
             "last_step": last,
         }
         return Plan(

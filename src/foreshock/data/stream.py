@@ -14,7 +14,11 @@ from foreshock.data.order import Order, SampleId
 from foreshock.data.sample import text_in, tokens_of
 from foreshock.data.stage import MapDataset, Stage, as_stages
 
-__all__ = ["Batch", "MapDataset", "Stage", "Stream"]
+__all__ = ["Batch", "MapDataset", "NothingLeftError", "Stage", "Stream"]
+
+
+class NothingLeftError(StreamError):
+    """Every sample of an endless stream is in quarantine."""
 
 
 class Batch(NamedTuple):
@@ -125,8 +129,8 @@ class Stream:
 
         Raises:
             StopIteration: no batch is left that can be divided among the ranks.
-            StreamError: a dataset failed (the watermark has not moved), or an endless
-                stream has no sample left that is not quarantined.
+            StreamError: a dataset failed (the watermark has not moved).
+            NothingLeftError: every sample of an endless stream is quarantined.
         """
         admitted = self._admit()
         self.leftover_samples = len(admitted) % self.world_size
@@ -185,7 +189,7 @@ class Stream:
             return
         num_samples = sum(source.num_samples for source in last.sources)
         if all(self.ledger.holds(s.name, i) for s in last.sources for i in range(s.num_samples)):
-            raise StreamError(
+            raise NothingLeftError(
                 f"all {num_samples} samples of the endless stage {last.name!r} are "
                 f"quarantined ({self.ledger.num_by_reason()}); release some, or check the rules"
             )

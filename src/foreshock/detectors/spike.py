@@ -1,5 +1,6 @@
 """Alarm on a value far above the recent spread."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,6 +62,8 @@ class Spike(BaselineDetector):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_order("onset_z", "z")
+        if self.spread_steps < 1:
+            raise ConfigError(f"spike.spread_steps is {self.spread_steps}; it must be at least 1")
         if not self.floor >= 0:
             raise ConfigError(f"spike.floor is {self.floor}; it must be 0 or more")
 
@@ -72,12 +75,15 @@ class Spike(BaselineDetector):
         )
 
     def remember(self, column: BaselineColumn, value: float) -> None:
-        if len(column.healthy):
-            column.residuals.add(value - column.healthy.median())
+        residual = value - column.healthy.median()  # NaN for the first, Inf beyond float64
+        if math.isfinite(residual):
+            column.residuals.add(residual)
         column.healthy.add(value)
 
     def limits(self, column: BaselineColumn) -> tuple[float, float, float]:
         level = column.healthy.median()
+        if not len(column.residuals):
+            return level, math.inf, math.inf
         expected = level + column.residuals.median()
         spread = max(MAD_TO_SD * column.residuals.mad(), self.floor * abs(level))
         return expected, expected + self.onset_z * spread, expected + self.z * spread

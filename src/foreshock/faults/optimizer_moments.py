@@ -13,7 +13,8 @@ from foreshock.core.errors import ConfigError
 from foreshock.core.fault import StateFault
 
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")  # the latter with amsgrad
-MODES = ("scaled", "zeroed", "embedding")
+Mode = Literal["scaled", "zeroed", "embedding"]
+MODES: tuple[Mode, ...] = ("scaled", "zeroed", "embedding")
 
 
 @final
@@ -53,7 +54,7 @@ class OptimizerMoments(StateFault):
     name: ClassVar[str] = "optimizer_moments"
     cause: ClassVar[str] = "optimizer_state"
 
-    mode: Literal["scaled", "zeroed", "embedding"] = "scaled"
+    mode: Mode = "scaled"
     intensity: float = 1.0
 
     def __post_init__(self) -> None:

@@ -35,14 +35,19 @@ class Trace:
     Attributes:
         name: guarded, unguarded or untouched.
         held_out: (executed steps, step number, held-out loss), every few executed steps.
-        loss: training loss of every executed step.
-        executed: steps executed, those that were undone included.
+        loss: training loss of every executed step, those that were undone included.
+        steps: the step number of each.
     """
 
     name: str
     held_out: list[tuple[int, int, float]] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
-    executed: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    @property
+    def executed(self) -> int:
+        """Steps executed so far."""
+        return len(self.steps)
 
     def by_step(self) -> dict[int, float]:
         """Held-out loss by step number; of a step trained twice, the later one."""
@@ -64,9 +69,9 @@ class _Run:
 
     def executed(self, step: int, loss: float) -> None:
         trace = self.trace
-        trace.executed += 1
+        trace.steps.append(step)
         trace.loss.append(loss)
-        if trace.executed % MEASURE_EVERY_STEPS == 0 or trace.executed == 1:
+        if step % MEASURE_EVERY_STEPS == 0 or trace.executed % MEASURE_EVERY_STEPS == 0:
             values = measure(self.program.model, [self._probe])[self._probe.name]
             trace.held_out.append((trace.executed, step, float(np.mean(values))))
         self._progress(trace.name, trace.executed, loss)
@@ -163,7 +168,6 @@ def run_forks(
         past = (faults.poison_step + faults.poison_batches + gap) * BATCH_SIZE
         program.stream.load_state_dict({"position": past})
         run = _Run(f"fork {gap}", program, progress)
-        run.trace.executed = faults.poison_step
         for step in range(faults.poison_step + 1, faults.poison_step + _FORK_STEPS + 1):
             run.executed(step, _plain_step(program))
         differences += [

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from foreshock.faults.crawl_shard import CrawlShard
-from foreshock.faults.optimizer_moments import OptimizerMoments
+from foreshock.faults.optimizer_moments import Mode, OptimizerMoments
 
 STEPS = 320
 """Optimizer steps of a demo run."""
 
 _POISON_STEPS = (110, 150)
 _POISON_BATCHES = (15, 30)
-_MOMENTS_STEPS = (225, 265)
+_MOMENTS_STEPS = (215, 250)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +38,22 @@ class DemoFaults:
 
     @classmethod
     def draw(cls, seed: int) -> "DemoFaults":
-        """Draw the faults of a seed: only such as really hurt the run that is not guarded."""
+        """Draw the faults of a seed.
+
+        Within ranges in which each fault, left alone, keeps the held-out loss more than 0.1
+        nats above the untouched twin's for at least ten steps (measured on this program).
+        """
         rng = np.random.default_rng([seed, 0xF0])
-        mode = ("scaled", "zeroed", "embedding")[int(rng.integers(3))]
-        low, high = {"scaled": (0.5, 1.0), "zeroed": (0.4, 1.0), "embedding": (0.85, 1.0)}[mode]
+        mode: Mode = ("scaled", "zeroed")[int(rng.integers(2))]
         return cls(
             seed=seed,
             poison_step=int(rng.integers(*_POISON_STEPS)),
             poison_batches=int(rng.integers(*_POISON_BATCHES)),
             shard=CrawlShard(
-                intensity=float(rng.uniform(0.7, 1.0)), repetition=float(rng.uniform(0.2, 0.6))
+                intensity=float(rng.uniform(0.6, 1.0)), repetition=float(rng.uniform(0.0, 1.0))
             ),
             moments_step=int(rng.integers(*_MOMENTS_STEPS)),
-            moments=OptimizerMoments(mode=mode, intensity=float(rng.uniform(low, high))),
+            moments=OptimizerMoments(mode=mode, intensity=float(rng.uniform(0.6, 1.0))),
         )
 
     def poison(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from foreshock.core.program import Program, Settings
 from foreshock.data.stream import Stage, Stream
 from foreshock.lab.gpt import GPT, GPTConfig
-from foreshock.lab.text import TextWindows, load_text
+from foreshock.lab.text import Kind, TextWindows, load_text
 
 CONTEXT = 128
 BATCH_SIZE = 16
@@ -19,7 +19,7 @@ HELD_OUT_BATCHES = 12
 HELD_OUT_BATCH_SIZE = 4
 POISON_SOURCE = "crawl-2026-17"
 
-_TEXT_BYTES: Mapping[str, int] = {"code": 2_400_000, "english": 1_200_000}
+_TEXT_BYTES: Mapping[Kind, int] = {"code": 2_400_000, "english": 1_200_000}
 _CLIP = 1.0
 _WARMUP_STEPS = 30
 _LAST_LR_SHARE = 0.1

@@ -8,12 +8,21 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from bokeh.core.properties import value
 from bokeh.embed import components
-from bokeh.models import BoxAnnotation, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import (
+    BoxAnnotation,
+    FixedTicker,
+    HoverTool,
+    LinearScale,
+    NumeralTickFormatter,
+    Range1d,
+    Span,
+)
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from foreshock.core.names import STANDARD, split_series
-from foreshock.report.curves import Curve, Floats, Ints, axis_limits, wants_log
+from foreshock.core.names import GRAD_NORM, LR, STANDARD, UPDATE_RATIO, split_series
+from foreshock.report.curves import Curve, Floats, Ints, axis_limits, log_ticks, wants_log
+from foreshock.report.words import plain
 
 INK: Final = "#77808a"
 MAIN: Final = "#3a82c4"
@@ -22,7 +31,8 @@ OTHERS: Final = ("#c9812f", "#2f9e75", "#9b6bc3", "#8a8f3a", "#c45a8d")
 TONES: Final = {"recovered": "#3f9d63", "halted": "#d5443b", "open": "#cf9a2b"}
 
 _UNITS: Final = {signal.name: signal.unit for signal in STANDARD if signal.unit != "1"}
-_LOG_ALWAYS: Final = frozenset({"grad_norm", "update_ratio"})
+_TITLES: Final = {GRAD_NORM.name: "gradient norm", LR.name: "learning rate"}
+_LOG_ALWAYS: Final = frozenset({GRAD_NORM.name, UPDATE_RATIO.name})
 _UNSAFE: Final = re.compile(r"[^\w .,:/()\[\]+-]")
 _EDGE: Final = "edge"
 
@@ -37,7 +47,7 @@ class Band(NamedTuple):
 
 
 class Swatch(NamedTuple):
-    """An entry of a chart's legend, which the page draws: `kind` is line, faded or mark."""
+    """An entry of a chart's legend, which the page draws: `kind` is a class of the page."""
 
     colour: str
     kind: str
@@ -64,18 +74,29 @@ def run_chart(
     x_range: Range1d,
     *,
     height: int = 230,
+    back_to: Sequence[int] = (),
 ) -> Chart:
-    """The chart of one series: the run, what it undid, and other runs to compare with."""
+    """The chart of one series: the run, what it undid, and other runs to compare with.
+
+    `back_to` are steps that were gone back to, to be marked.
+    """
     signal, scope = split_series(curve.series)
-    every = np.concatenate([curve.finite, *(other.finite for other in others.values())])
-    log = wants_log(every, always=signal in _LOG_ALWAYS)
+    beside = [other.values[np.isfinite(other.values)] for other in others.values()]
+    every = np.concatenate([curve.finite, *beside])
+    log = signal != LR.name and wants_log(every, always=signal in _LOG_ALWAYS)
     fig = _figure(every, log=log, x_range=x_range, height=height)
     _draw_bands(fig, bands)
     swatches = [Swatch(MAIN, "line", "this run" if others else "as it counts")]
+    for step in back_to:
+        fig.add_layout(
+            Span(location=step, dimension="height", line_color=INK, line_dash=[2, 3], line_width=1)
+        )
+    if back_to:
+        swatches.append(Swatch(INK, "dotted", "gone back to"))
     for at, values in curve.undone:
-        fig.line(at, _drawn(values, log), color=MAIN, alpha=0.45, line_width=1.2, line_dash=[4, 3])
+        fig.line(at, _drawn(values, log), color=INK, alpha=0.75, line_width=1.3)
     if curve.undone:
-        swatches.append(Swatch(MAIN, "faded", "undone by a rollback"))
+        swatches.append(Swatch(INK, "faded", "undone by a rollback"))
     for colour, (name, other) in zip(_cycle(len(others)), others.items(), strict=True):
         _line(fig, other.steps, _drawn(other.values, log), colour, name)
         _draw_marks(fig, other, colour)
@@ -93,7 +114,7 @@ def run_chart(
         notes.append(f"{curve.longest:,} steps thinned, extremes kept")
     return Chart(
         key=key,
-        title=signal.replace("_", " ") + ("" if scope == "global" else f" · {scope}"),
+        title=_TITLES.get(signal, plain(signal)) + ("" if scope == "global" else f" · {scope}"),
         unit=_UNITS.get(signal, ""),
         note=", ".join(notes),
         swatches=tuple(swatches),
@@ -130,7 +151,7 @@ def held_out_chart(key: str, curves: Mapping[str, tuple[Ints, Floats]]) -> Chart
 def step_range(first: int, last: int) -> Range1d:
     """The step axis that charts share."""
     room = max(1.0, (last - first) * 0.015)
-    return Range1d(first - room, last + room, bounds=(first - 4 * room, last + 4 * room))
+    return Range1d(start=first - room, end=last + room, bounds=(first - 4 * room, last + 4 * room))
 
 
 def embed(charts: Sequence[Chart]) -> tuple[str, str, dict[str, str]]:
@@ -142,11 +163,12 @@ def embed(charts: Sequence[Chart]) -> tuple[str, str, dict[str, str]]:
 
 
 def _figure(values: Floats, *, log: bool, x_range: Range1d, height: int) -> Any:
+    low, high = axis_limits(values, log=log)
     fig: Any = figure(
         height=height,
         sizing_mode="stretch_width",
         x_range=x_range,
-        y_range=Range1d(*axis_limits(values, log=log)),
+        y_range=Range1d(start=low, end=high),
         y_axis_type="log" if log else "linear",
         tools="xbox_zoom,xpan,reset",
         active_drag="xbox_zoom",
@@ -160,7 +182,8 @@ def _figure(values: Floats, *, log: bool, x_range: Range1d, height: int) -> Any:
     )
     fig.toolbar.logo = None
     fig.toolbar.autohide = True
-    fig.extra_y_ranges = {_EDGE: Range1d(0.0, 1.0)}
+    fig.extra_y_ranges = {_EDGE: Range1d(start=0.0, end=1.0)}
+    fig.extra_y_scales = {_EDGE: LinearScale()}  # else that of the main axis, which may be log
     for axis in (fig.xaxis, fig.yaxis):
         axis.axis_line_color = INK
         axis.axis_line_alpha = 0.5
@@ -173,7 +196,13 @@ def _figure(values: Floats, *, log: bool, x_range: Range1d, height: int) -> Any:
         axis.major_label_text_font = axis.axis_label_text_font = "system-ui, sans-serif"
     fig.xaxis.axis_label = "step"
     fig.xaxis.formatter = NumeralTickFormatter(format="0,0")
-    fig.yaxis.ticker.desired_num_ticks = 5
+    if log:
+        ticks = log_ticks(low, high)
+        fig.yaxis.ticker = FixedTicker(ticks=list(ticks))
+        fig.ygrid.ticker = fig.yaxis[0].ticker
+        fig.yaxis.major_label_overrides = ticks
+    else:
+        fig.yaxis.ticker.desired_num_ticks = 5
     fig.grid.grid_line_color = INK
     fig.xgrid.grid_line_alpha = 0.0
     fig.ygrid.grid_line_alpha = 0.22

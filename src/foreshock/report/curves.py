@@ -117,8 +117,15 @@ class Lineage:
         """Steps read and later undone."""
         return sum(part.num_undone for part in self.parts)
 
-    def curve(self, series: str, max_points: int = MAX_POINTS) -> Curve | None:
-        """A series over the run, thinned; None if nobody measured it."""
+    def curve(
+        self,
+        series: str,
+        max_points: int = MAX_POINTS,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> Curve | None:
+        """A series from a first to a last step, thinned; None if nobody measured it there."""
         steps: list[Ints] = []
         values: list[Floats] = []
         undone: list[tuple[Ints, Floats]] = []
@@ -128,6 +135,10 @@ class Lineage:
             if column is None:
                 continue
             at = part.block.steps
+            near = np.ones(len(at), bool)
+            near &= True if first is None else at >= first
+            near &= True if last is None else at <= last
+            at, column = at[near], column[near]
             gone = np.zeros(len(at), bool) if part.kept_to is None else at > part.kept_to
             steps.append(at[~gone])
             values.append(column[~gone])
@@ -135,7 +146,7 @@ class Lineage:
                 joint = max(int(gone.argmax()) - 1, 0)
                 undone.append(thin(at[joint:], column[joint:], max_points // 4))
                 marks += _marks(at[gone], column[gone], undone=True)
-        if not steps:
+        if not any(len(one) for one in steps) and not undone:
             return None
         at, column = np.concatenate(steps), np.concatenate(values)
         thinned, kept = thin(at, column, max_points)
@@ -261,3 +272,35 @@ def axis_limits(values: Floats, *, log: bool) -> tuple[float, float]:
         return low / 10 ** (0.08 * room), high * 10 ** (0.14 * room)
     room = (high - low) or abs(high) or 1.0
     return low - 0.08 * room, high + 0.12 * room
+
+
+def log_ticks(low: float, high: float) -> dict[float, str]:
+    """A few ticks of a logarithmic axis with their labels: decades, 1-2-5, or even steps.
+
+    >>> log_ticks(0.004, 0.03)
+    {0.005: '0.005', 0.01: '0.01', 0.02: '0.02'}
+    >>> list(log_ticks(0.5, 2e6).values())
+    ['1', '100', '10⁴', '10⁶']
+    >>> list(log_ticks(2.8, 3.3))
+    [2.9, 3.05, 3.2]
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    decades = last - first
+    mantissas = (1, 2, 5) if decades <= 2 else (1,)
+    every = max(1, math.ceil(decades / 6))
+    found: dict[float, str] = {}
+    for power in range(first, last + 1):
+        for mantissa in mantissas:
+            value = float(f"{mantissa}e{power}")
+            if low <= value <= high and power % every == 0:
+                long = f"10{_raised(power)}" if mantissa == 1 else f"{mantissa}·10{_raised(power)}"
+                found[value] = f"{value:g}" if -3 <= power <= 3 else long
+    if len(found) < 2:
+        room = 0.2 * (high - low)
+        even = [float(f"{value:.3g}") for value in np.linspace(low + room, high - room, 3)]
+        found = {value: f"{value:g}" for value in even}
+    return found
+
+
+def _raised(power: int) -> str:
+    return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from foreshock import __version__
 from foreshock.core.errors import ForeshockError, MissingExtra
+from foreshock.core.names import LOSS, series_name
 from foreshock.core.reading import from_json_number
 from foreshock.durable import RealDisk, write_file
 from foreshock.journal import Journal
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from foreshock.report.charts import Chart
 
 _MAX_DEMO_BYTES: Final = 64 << 20
+_MAX_VALUE: Final = float(np.finfo(np.float32).max)
+_MAX_NEAR: Final = 20
+"""Incidents that get charts of their own. Our choice: each costs about 50 kB."""
+
+_AROUND_STEPS: Final = 40
 _FULL_WEIGHT_NATS: Final = 4.0
 """Evidence that fills its bar: odds times 55."""
 
@@ -73,10 +80,14 @@ def render_report(run_dir: Path, compare: Mapping[str, Path]) -> str:
     others = {
         clean_text(name): read_lineage(Journal.read(disk, path)) for name, path in compare.items()
     }
-    held_out, notes = _held_out(run_dir / "demo.json")
+    held_out, notes = read_held_out(run_dir / "demo.json")
     charts = _charts(summary, lineage, others)
+    near = {
+        place: _near(f"near-{place}", incident, lineage, summary.step)
+        for place, incident in enumerate(summary.incidents[:_MAX_NEAR])
+    }
     demo = [drawing.held_out_chart("held-out", held_out)] if held_out else []
-    library, script, elements = drawing.embed([*charts, *demo])
+    library, script, elements = drawing.embed([*charts, *demo, *chain(*near.values())])
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -86,19 +97,21 @@ def render_report(run_dir: Path, compare: Mapping[str, Path]) -> str:
         moment=words.moment,
         plain=words.plain,
         bar=_bar,
+        signed=lambda weight: f"{weight:+.1f}".replace("-", "−"),
         step=lambda step: "–" if step is None else f"{step:,}",
         counted=words.count,
     )
     template = environment.from_string(
         resources.files("foreshock.report").joinpath("page.html.jinja").read_text("utf-8")
     )
-    markup = {key: markupsafe.Markup(element) for key, element in elements.items()}
+    markup = {key: markupsafe.Markup(one) for key, one in elements.items()}  # noqa: S704
     return template.render(
         run=summary,
         took=_took(summary),
         first=charts[:1],
         demo=demo,
         charts=charts[1:],
+        near=near,
         elements=markup,
         library=markupsafe.Markup(library),  # noqa: S704 - Bokeh's own, and numbers
         script=markupsafe.Markup(script),  # noqa: S704 - Bokeh's own, and numbers
@@ -108,9 +121,7 @@ def render_report(run_dir: Path, compare: Mapping[str, Path]) -> str:
     )
 
 
-def _charts(
-    summary: RunSummary, lineage: Lineage, others: Mapping[str, Lineage]
-) -> "list[Chart]":
+def _charts(summary: RunSummary, lineage: Lineage, others: Mapping[str, Lineage]) -> "list[Chart]":
     from foreshock.report.charts import run_chart, step_range  # noqa: PLC0415
 
     lineages = [lineage, *others.values()]
@@ -129,10 +140,30 @@ def _charts(
         if curve is None:
             continue
         charts.append(
-            run_chart(
-                f"chart-{place}", curve, known, bands, x_range, height=230 if charts else 280
-            )
+            run_chart(f"chart-{place}", curve, known, bands, x_range, height=230 if charts else 280)
         )
+    return charts
+
+
+def _near(key: str, incident: IncidentSummary, lineage: Lineage, last_step: int) -> "list[Chart]":
+    """Close-ups of an incident: what moved first, and the loss."""
+    from foreshock.report.charts import run_chart, step_range  # noqa: PLC0415
+
+    band = _band(incident, last_step)
+    back = {plan.back_to[1] for plan in incident.plans if plan.back_to is not None}
+    around = max(_AROUND_STEPS, band.end - band.start)
+    near = [step for step in back if step > band.start - 4 * around]
+    first = max(0, min([band.start - around, *(step - 10 for step in near)]))
+    last = max(band.start, min(band.end + around, last_step))
+    charts: list[Chart] = []
+    x_range = step_range(first, last)
+    for place, series in enumerate(dict.fromkeys((incident.first_mover, series_name(LOSS.name)))):
+        curve = lineage.curve(series, first=first, last=last)
+        if curve is not None:
+            name = f"{key}-{place}"
+            charts.append(
+                run_chart(name, curve, {}, [band], x_range, height=190, back_to=sorted(near))
+            )
     return charts
 
 
@@ -144,7 +175,7 @@ def _band(incident: IncidentSummary, last_step: int) -> Any:
     return Band(incident.number, start, max(start, end), incident.outcome)
 
 
-def _held_out(path: Path) -> tuple[HeldOut, list[str]]:
+def read_held_out(path: Path) -> tuple[HeldOut, list[str]]:
     """The held-out curves that `foreshock demo` left, and what is wrong with them."""
     try:
         if path.stat().st_size > _MAX_DEMO_BYTES:
@@ -164,7 +195,8 @@ def _held_out(path: Path) -> tuple[HeldOut, list[str]]:
 
 
 def _value(value: object) -> float:
-    return math.nan if value is None else from_json_number(value)
+    number = math.nan if value is None else from_json_number(value)
+    return math.copysign(math.inf, number) if abs(number) > _MAX_VALUE else number
 
 
 def _took(summary: RunSummary) -> str:

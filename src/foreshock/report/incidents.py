@@ -21,14 +21,15 @@ class Trail:
 
     Attributes:
         time: when it was opened, in seconds.
-        attempts: plan id to the attempt it was made in.
         arrivals: plan id to (attempt, step) at which the run stood after its rollback.
         verifications: (attempt, step, JSON), in order.
         closed_attempt: attempt in which it ended.
+        doubt: (attempt, step, JSON of the probes) of the probe that found harm done by
+            alarms which had healed, if that is how it was opened.
     """
 
     time: float | None = None
-    attempts: dict[int, int] = field(default_factory=dict[int, int])
+    doubt: tuple[int, int, list[Any]] | None = None
     arrivals: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     verifications: list[tuple[int, int, dict[str, Any]]] = field(
         default_factory=list[tuple[int, int, dict[str, Any]]]
@@ -81,6 +82,10 @@ class VerificationSummary:
     probes: tuple[ProbeSummary, ...]
     note: str
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object, which may still hold NaN and Inf."""
+        return {**vars(self), "probes": [vars(probe) for probe in self.probes]}
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlarmedSeries:
@@ -100,7 +105,7 @@ class AlarmedSeries:
 class Event(NamedTuple):
     """A point on an incident's timeline; `tone` is good, bad, act or empty."""
 
-    attempt: int | None
+    attempt: int
     step: int
     title: str
     detail: str
@@ -118,6 +123,7 @@ class IncidentSummary:
         outcome: "recovered", "halted" or "open".
         ending: the same in words.
         num_set_aside: samples that its plans set aside.
+        doubt: the probe that opened it, if its alarms had healed but harm was found.
     """
 
     number: int
@@ -141,6 +147,7 @@ class IncidentSummary:
     alarms: tuple[AlarmedSeries, ...]
     plans: tuple[PlanSummary, ...]
     verifications: tuple[VerificationSummary, ...]
+    doubt: VerificationSummary | None
 
     @property
     def alternatives(self) -> tuple[Candidate, ...]:
@@ -156,40 +163,45 @@ class IncidentSummary:
     @property
     def events(self) -> list[Event]:
         """Its timeline, in the order in which things happened."""
-        events = [
-            Event(self.attempt, self.onset_step, "Onset", f"{self.first_mover} left its range", ""),
-            Event(self.attempt, self.alarm_step, "First alarm", "", ""),
+        first, last = self.attempt, self.closed_attempt or self.attempt
+        told: list[tuple[int, Event]] = [
+            (0, Event(first, self.onset_step, "Onset", f"{self.first_mover} left its range", "")),
+            (0, Event(first, self.alarm_step, "First alarm", "", "")),
         ]
         if self.loss_moved_step is not None:
-            events.append(Event(self.attempt, self.loss_moved_step, "Loss moved", "", "bad"))
-        events.sort(key=lambda event: event.step)
+            told.append((0, Event(first, self.loss_moved_step, "Loss moved", "", "bad")))
+        if self.doubt is not None:
+            at = (self.doubt.attempt, self.doubt.step)
+            told.append((1, Event(*at, "Probed, harm found", "the alarms had healed", "bad")))
         for plan in self.plans:
-            title = f"Plan {plan.id}: {plan.rung}"
-            events.append(Event(plan.attempt, plan.step, title, "", "act"))
+            told.append(
+                (2, Event(plan.attempt, plan.step, f"Plan {plan.id}: {plan.rung}", "", "act"))
+            )
             if plan.back_to is not None:
                 attempt, step = plan.back_to
-                events.append(Event(attempt, step, "Rolled back", f"attempt {attempt}", "act"))
+                told.append((0, Event(attempt, step, "Rolled back", f"attempt {attempt}", "act")))
         for one in self.verifications:
-            title = "Verified" if one.passed else "Not whole"
+            title, tone = ("Verified", "good") if one.passed else ("Not whole", "bad")
             detail = "" if one.probes else "not probed"
-            events.append(Event(one.attempt, one.step, title, detail, "bad" * (not one.passed)))
+            told.append((1, Event(one.attempt, one.step, title, detail, tone)))
         if self.closed_step is not None:
             tone = "bad" if self.outcome == Outcome.HALTED else "good"
-            events.append(
-                Event(self.closed_attempt, self.closed_step, self.outcome.capitalize(), "", tone)
-            )
+            told.append((3, Event(last, self.closed_step, self.outcome.capitalize(), "", tone)))
+        told.sort(key=lambda one: (one[1].attempt, one[1].step, one[0]))
+        events = [event for _, event in told]
         return _merged(events)
 
     @property
     def decided(self) -> str:
         """What was decided, short."""
         rungs = [plan.rung for plan in self.plans]
+        back = f" to step {self.back_to:,}" if self.back_to is not None else ""
         parts = [
-            rung if rungs.count(rung) == 1 else f"{rung} ×{rungs.count(rung)}"
+            rung
+            + (f" ×{rungs.count(rung)}" if rungs.count(rung) > 1 else "")
+            + (back if rung == "rollback" else "")
             for rung in dict.fromkeys(rungs)
         ]
-        if self.back_to is not None:
-            parts.append(f"to step {self.back_to:,}")
         if self.num_set_aside:
             parts.append(f"{count(self.num_set_aside, 'sample')} set aside")
         return ", ".join(parts)
@@ -203,10 +215,8 @@ class IncidentSummary:
                 "back_to_step": self.back_to,
                 "alarms": [vars(alarm) for alarm in self.alarms],
                 "plans": [vars(plan) for plan in self.plans],
-                "verifications": [
-                    {**vars(one), "probes": [vars(probe) for probe in one.probes]}
-                    for one in self.verifications
-                ],
+                "verifications": [one.to_json() for one in self.verifications],
+                "doubt": self.doubt.to_json() if self.doubt is not None else None,
                 "diagnosis": self.diagnosis.to_json(),
             }
         )
@@ -274,6 +284,7 @@ def summarise_incident(incident: Incident, trail: Trail, num_set_aside: int) -> 
         alarms=_alarmed(incident.alarms),
         plans=plans,
         verifications=checks,
+        doubt=None if trail.doubt is None else _doubt(*trail.doubt),
     )
 
 
@@ -291,7 +302,7 @@ def _sound(diagnosis: Diagnosis) -> Diagnosis:
 def _plan(record: PlanRecord, trail: Trail) -> PlanSummary:
     return PlanSummary(
         id=whole(record.id),
-        attempt=trail.attempts.get(record.id, 0),
+        attempt=whole(record.attempt),
         step=whole(record.step),
         rung=record.plan.rung,
         why=record.plan.why,
@@ -325,6 +336,10 @@ def _verification(attempt: int, step: int, fields: Mapping[str, Any]) -> Verific
         ),
         note=str(fields.get("note", "")),
     )
+
+
+def _doubt(attempt: int, step: int, probes: list[Any]) -> VerificationSummary:
+    return _verification(attempt, step, {"passed": False, "probes": probes})
 
 
 def _alarmed(alarms: Sequence[dict[str, Any]]) -> tuple[AlarmedSeries, ...]:

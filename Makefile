@@ -1,0 +1,55 @@
+# Everything runs in .venv, which each target makes if it is not there.
+#
+#   make demo            a real training breaks twice, and is put right
+#   make test            lint, types, tests (minutes)
+#   make test-all        the slow tier as well
+#   make proof           the long proofs, resumable (hours)
+#   make lint, bench
+#
+# Where torch's wheel must not come from the default index (it may be a build of several
+# gigabytes for GPUs there), name another one:
+#
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := $(shell grep '^torch==' constraints.txt)
+STAMP := $(VENV)/.installed
+FORESHOCK_SEEDS ?= 10
+
+.PHONY: demo test test-all proof lint bench clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(PIP) install --constraint constraints.txt --editable '.[torch,report,dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/foreshock demo
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+test: lint
+	$(BIN)/python -m pytest -q -n 2
+
+test-all: test
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+proof: $(STAMP)
+	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
+	$(BIN)/python -m pytest -q -m proof
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.step_cost --json
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis

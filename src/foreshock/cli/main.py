@@ -1,0 +1,47 @@
+"""The command `foreshock`."""
+
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console
+
+import foreshock
+from foreshock.cli import demo, report, run
+from foreshock.core.errors import ForeshockError
+
+cli = typer.Typer(
+    name="foreshock",
+    help="Keeps large-model training runs stable.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (run, demo, report):
+    cli.command(module.__name__.rpartition(".")[2])(module.command)
+
+
+@cli.callback(invoke_without_command=True)
+def _version(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+) -> None:
+    if version:
+        print(foreshock.__version__)
+        raise typer.Exit
+
+
+def app(*arguments: Any) -> None:
+    """Run the command line; a mistake of the user's is one sentence, never a traceback."""
+    try:
+        cli(*arguments)
+    except ForeshockError as error:
+        Console(stderr=True).print(f"foreshock: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        message = f"foreshock: this needs {error.name}: pip install 'foreshock[torch]'"
+        Console(stderr=True).print(message, style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

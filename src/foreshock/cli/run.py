@@ -1,0 +1,126 @@
+"""`foreshock run`: trains a Program under the Guard."""
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from foreshock.core.errors import ConfigError
+
+
+def command(  # noqa: PLR0917 - the options of a command line
+    program: Annotated[str, typer.Argument(help="PATH.py:function that returns a Program.")],
+    run_dir: Annotated[Path, typer.Option(help="Where the run is recorded.")],
+    max_steps: Annotated[int, typer.Option(help="Optimizer steps to stop after.", min=1)],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run there.")] = False,
+    seed: Annotated[int, typer.Option(help="Seeds every generator.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to train.")] = "cpu",
+    config: Annotated[Path | None, typer.Option(help="A recipe as TOML.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE for Settings.overrides.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Train a Program to the end: skip, roll back, quarantine, verify, go on.
+
+    Exit code 0 if it finished, 3 if the policy halted it, 2 if it could not start.
+    """
+    from foreshock import recipes  # noqa: PLC0415 - the command line starts without torch
+    from foreshock.core.program import Settings  # noqa: PLC0415
+    from foreshock.driver import build, guard_for, load_program, train  # noqa: PLC0415
+
+    settings = Settings(
+        seed=seed, device=device, max_steps=max_steps, overrides=_overrides(override or [])
+    )
+    function = load_program(program)
+    recipe = recipes.load(config) if config is not None else None
+    built = build(function, settings)
+    console = Console(stderr=True, quiet=as_json)
+    name = program.rpartition(":")[2]
+    with _progress(console, max_steps) as bar:
+        guard = guard_for(
+            built,
+            name=name,
+            run_dir=run_dir,
+            recipe=recipe,
+            max_steps=max_steps,
+            resume=resume,
+            listener=_listener(bar, console),
+        )
+        with guard:
+            train(built, guard)
+            outcome = _outcome(guard, run_dir)
+    if as_json:
+        print(json_format.dumps(outcome, allow_nan=False))
+    else:
+        Console().print(_sentence(outcome))
+    if guard.halted is not None:
+        raise typer.Exit(3)
+
+
+def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:
+    return {
+        "run_dir": str(run_dir),
+        "step": guard.step_number,
+        "attempt": guard.attempt,
+        "halted": guard.halted,
+        "num_incidents": len(guard.book.incidents),
+        "num_quarantined": guard.num_quarantined,
+        "digest": guard.digest(),
+    }
+
+
+def _sentence(outcome: dict[str, Any]) -> str:
+    if outcome["halted"] is not None:
+        return f"{outcome['halted']}\nThe note is in {outcome['run_dir']}/handover.md"
+    return (
+        f"Finished at step {outcome['step']}: {outcome['num_incidents']} incident(s), "
+        f"{outcome['num_quarantined']} samples set aside.\n"
+        f"Next: foreshock report {outcome['run_dir']}"
+    )
+
+
+def _progress(console: Console, max_steps: int) -> Progress:
+    bar = Progress(
+        TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    bar.add_task("train", total=max_steps, loss="-")
+    return bar
+
+
+def _listener(bar: Progress, console: Console) -> Any:
+    task = bar.tasks[0].id
+
+    def listen(kind: str, content: Any) -> None:
+        if kind == "step":
+            row, series = content["row"], content["series"]
+            loss = f"{row.values[series.index('loss/global')]:.4g}"
+            bar.update(task, completed=row.step, loss=loss)
+        elif kind == "plan":
+            console.print(f"step {bar.tasks[0].completed:.0f}: {content['plan'].plan.why}")
+        elif kind == "action":
+            console.print(f"  {content['result']}")
+        elif kind == "verification":
+            console.print("  verified" if content["passed"] else "  verification failed")
+
+    return listen
+
+
+def _overrides(given: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {item!r} is not of the form NAME=VALUE")
+        try:
+            found[name] = json_format.loads(text)
+        except ValueError:
+            found[name] = text
+    return found

@@ -1,0 +1,167 @@
+"""The page: one file, nothing loaded, nothing of the run's strings let loose."""
+
+import builtins
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.runs import NAN, Script, diagnosis, one_rollback, same
+
+from foreshock.core.errors import ForeshockError, MissingExtra
+from foreshock.report.html import read_held_out, render_report, write_report
+
+EVIL = (
+    "</script><script>alert('x')</script><img src=http://evil.example/x onerror=\"y\">&'\"☃\ud800"
+)
+
+
+class _Page(HTMLParser):
+    """Collects every tag with its attributes, and the text outside scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._skip = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._skip = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skip = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._skip:
+            self.text += data
+
+
+def _assert_loads_nothing(page: _Page) -> None:
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not [name for name in attributes if name.startswith("on")]
+    policies = [at["content"] for tag, at in page.tags if "http-equiv" in at and tag == "meta"]
+    assert policies
+    assert "default-src 'none'" in str(policies[0])
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    one_rollback(tmp_path / "run")
+    write_report(tmp_path / "run", tmp_path / "deep" / "out.html", {})
+    text = (tmp_path / "deep" / "out.html").read_text("utf-8")
+    page = _Page(text)
+    _assert_loads_nothing(page)
+    assert "Finished at step 200; one incident (optimizer state, step 120)" in page.text
+    assert "update_ratio/global moved first, 1 step before the loss" in page.text
+    assert "the same step with fresh moments" in page.text
+    assert "data batch" in page.text
+    assert "@import" not in text.split("<script")[0]
+    assert not re.search(r"url\(", text.split("<script")[0])
+
+
+def test_hostile_strings_are_only_text(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run", program=EVIL)
+    mover = f"grad_norm/{EVIL}"
+    run.start(series=["loss/global", mover, f"activation_norm/$$x$$ {EVIL}"])
+    run.train(130, same(1, 130, [1.0, 2.0, 3.0]))
+    told = diagnosis(first_mover=mover, cause=EVIL, statement=EVIL)
+    run.plan(told, why=EVIL, rung=EVIL, back_to=100)
+    run.write("halted", note=EVIL)
+    run.write("skip", reason=EVIL, grad_norm=1.0)
+    run.write("rejected", position=3, entry={"rule": EVIL})
+    run.snapshot([EVIL])
+    run.write("run_halted")
+    run.close()
+    curves = {"curves": {EVIL: [[1, 2.0], [2, "NaN"], [3, 1.0]]}}
+    (tmp_path / "run" / "demo.json").write_text(json.dumps(curves))
+    other = one_rollback(tmp_path / "other")
+    text = render_report(tmp_path / "run", {EVIL: other.run_dir})
+    text.encode("utf-8")
+    page = _Page(text)
+    _assert_loads_nothing(page)
+    assert page.text.count("<script>alert('x')</script>") >= 8
+    assert "alert('x')" not in "".join(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S))
+    assert "$$" not in text.split("<body>")[1].rpartition("<script")[2]
+
+
+def test_nan_runs_are_drawn(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    run.start()
+    run.train(50, same(10, 50, [NAN, math.inf, 0.0, NAN, -math.inf]))
+    run.close()
+    page = _Page(render_report(tmp_path / "run", {}))
+    assert "NaN or Inf" in page.text
+    assert "zero or less" in page.text
+
+
+def test_a_run_of_nothing_but_nan(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    run.start()
+    run.train(3, same(1, 3, [NAN] * 5))
+    run.plan(diagnosis(2, loss_moved=2), back_to=0)
+    run.close()
+    assert "NaN or Inf" in _Page(render_report(tmp_path / "run", {})).text
+
+
+def test_a_run_without_readings(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    page = _Page(render_report(tmp_path / "run", {}))
+    _assert_loads_nothing(page)
+    assert "There are no readings to draw." in page.text
+    run.start()
+    run.plan(diagnosis(), back_to=100)
+    run.close()
+    assert "not carried out yet" in _Page(render_report(tmp_path / "run", {})).text
+
+
+def test_the_demo_and_other_runs_are_drawn_beside(tmp_path: Path) -> None:
+    one_rollback(tmp_path / "run")
+    one_rollback(tmp_path / "plain")
+    points = [[step, 3.0 - step / 100] for step in range(0, 100, 5)]
+    curves = {"guarded": points, "unguarded": [*points, [100, math.nan]], "untouched twin": points}
+    (tmp_path / "run" / "demo.json").write_text(json.dumps({"curves": curves, "incidents": []}))
+    page = _Page(render_report(tmp_path / "run", {"plain one": tmp_path / "plain"}))
+    for name in ("guarded", "unguarded", "untouched twin", "plain one", "this run"):
+        assert name in page.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{", '{"curves": 3}', '{"curves": {"a": [[1]]}}', "[" * 100_000),
+        *('{"curves": {"a": [["x", 2]]}}', '{"curves": {"a": [[1, "two"]]}}'),
+    ],
+)
+def test_a_broken_demo_file_is_a_note(tmp_path: Path, text: str) -> None:
+    (tmp_path / "demo.json").write_text(text)
+    curves, notes = read_held_out(tmp_path / "demo.json")
+    assert curves == {}
+    assert "demo.json cannot be shown" in notes[0]
+
+
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_rollback(tmp_path / "run")
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "jinja2":
+            raise ImportError("no", name="jinja2")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=r"pip install 'foreshock\[report\]'"):
+        render_report(tmp_path / "run", {})
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    Script(tmp_path / "run").close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ForeshockError, match="--out"):
+        write_report(tmp_path / "run", tmp_path / "file" / "out.html", {})
