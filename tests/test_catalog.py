@@ -41,8 +41,15 @@ class Ceiling(ScalarDetector[Column]):
     def threshold(self, column):
         return Threshold(0.0, self.ceiling, 0)
 
+@dataclass(frozen=True, kw_only=True)
 class Half(ScalarDetector[Column]):
-    name = "half"
+    name: ClassVar[str] = "half"
+    watches: tuple[str, ...] = ("loss",)
+    every_scope: bool = False
+
+class Plain(Ceiling.__mro__[1]):
+    name = "plain"
+    start = see = threshold = lambda *_: None
 
 @dataclass(frozen=True, kw_only=True)
 class Clash(Ceiling):
@@ -61,7 +68,8 @@ import numpy as np
 from foreshock import catalog, recipes
 from foreshock.monitor import Monitor
 assert catalog.members("detectors")["ceiling"].__module__ == "acme_watch"
-recipe = recipes.standard({"signals": False, "rules": False, "detectors": {"ceiling": {"ceiling": 7}}})
+settings = {"signals": False, "rules": False, "detectors": {"ceiling": {"ceiling": 7}}}
+recipe = recipes.standard(settings)
 monitor = Monitor(["loss/global"], detectors=recipe.detectors, causes=recipe.causes, quiet_steps=9)
 for step, value in enumerate([5.0, 6.0, 7.0, 8.0]):
     for alarm in monitor.observe(1, step, True, np.array([value])):
@@ -113,6 +121,7 @@ def test_a_detector_of_another_package_joins_without_any_change_here(tmp_path: P
         ("acme_watch:NUMBER", ["acme_watch:NUMBER", "no component", "Detector"]),
         ("acme_watch:Stranger", ["acme_watch:Stranger", "no component"]),
         ("acme_watch:Half", ["acme_watch:Half", "every method of its contract"]),
+        ("acme_watch:Plain", ["acme_watch:Plain", "frozen dataclass"]),
         ("acme_watch:Clash", ["two components called 'spike'", "acme_watch.Clash"]),
         ("acme_watch:Nameless", ["acme_watch.Nameless has no name"]),
     ],

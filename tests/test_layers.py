@@ -227,7 +227,7 @@ def state():
         "filters": len(warnings.filters),
     }}
 
-import bokeh, jinja2, rich, typer, safetensors.torch  # their own doings are not ours
+import bokeh, jinja2, rich.style, typer, safetensors.torch  # their own doings are not ours
 before = state()
 for name in {[f"foreshock.{name}".rstrip(".") for name in MODULES]!r}:
     if not name.endswith("__main__"):

@@ -220,7 +220,7 @@ def test_an_episode_stays_a_concern_until_it_is_over() -> None:
 
 
 def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match="same name.*spike.*spike"):
+    with pytest.raises(ConfigError, match=r"same name.*spike.*spike"):
         monitor(detectors=[Spike(), Spike(z=8.0)])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
+PUBLIC = {
     "Guard": "foreshock.guard",
     "Watch": "foreshock.watching",
     "watch": "foreshock.watching",
@@ -23,14 +23,15 @@ _PUBLIC = {
     "ForeshockError": "foreshock.core.errors",
     "Halted": "foreshock.core.errors",
 }
+"""Public names and the modules they live in; `__init__.pyi` is generated from it."""
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604 - the names above, resolved lazily
+__all__ = ["__version__", *PUBLIC]  # noqa: PLE0604 - the names above, resolved lazily
 
 
 def __getattr__(name: str) -> Any:
     """Resolve public names when they are first used: importing Foreshock costs nothing."""
-    if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
+    if name in PUBLIC:
+        return getattr(import_module(PUBLIC[name]), name)
     raise AttributeError(f"module 'foreshock' has no attribute {name!r}")
 
 

@@ -41,7 +41,7 @@ def load_program(reference: str) -> ProgramFunction:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ProgramError(f"{path} raised {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
+    function: Any = getattr(module, name, None)
     if not callable(function):
         offered = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise ProgramError(

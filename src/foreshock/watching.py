@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from foreshock.core.detector import Alarm
-from foreshock.core.errors import ConfigError
+from foreshock.core.errors import ConfigError, LoopError
+from foreshock.core.names import LOSS
 from foreshock.core.reading import Reading
 from foreshock.core.signal import Moment, Site
 from foreshock.monitor import Monitor
@@ -30,6 +31,7 @@ class Watch:
         optimizer: its optimizer.
         recipe: what to watch with; `recipes.watching()` by default.
         terms: names of the loss terms given to `loss`.
+        with_loss: whether the loop tells its loss by `loss`; if not, none is recorded.
         on_alarm: called with each alarm.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -52,6 +54,7 @@ class Watch:
         *,
         recipe: Recipe | None = None,
         terms: Sequence[str] = (),
+        with_loss: bool = True,
         on_alarm: Callable[[Alarm], None] | None = None,
     ) -> None:
         recipe = recipe if recipe is not None else watching()
@@ -62,7 +65,9 @@ class Watch:
         self.alarms: list[Alarm] = []
         """Every alarm so far."""
         self._update = Update(optimizer, parameters)
-        self._observation = Observation(recipe.signals, site, recipe.lag_steps)
+        signals = tuple(one for one in recipe.signals if with_loss or one.name != LOSS.name)
+        self._with_loss = with_loss
+        self._observation = Observation(signals, site, recipe.lag_steps)
         self.monitor = Monitor(
             self._observation.series,
             update_series=self._observation.update_series,
@@ -128,6 +133,11 @@ class Watch:
         self.close()
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self._with_loss and not self._losses:
+            raise LoopError(
+                f"step {self._step + 1}: optimizer.step was called before the loss was told; call "
+                "watched.loss(loss), or watch with with_loss=False"
+            )
         with torch.no_grad():
             norms, total = self._norms or self._update.gradient_norms()
             self._moment = Moment(
@@ -150,7 +160,6 @@ class Watch:
         self._read(drain=False)
 
     def _mean(self, values: list[torch.Tensor]) -> torch.Tensor:
-        """A loss that was not told reads as 0: neither an alarm nor a baseline."""
         if not values:
             return torch.zeros((), device=self._device)
         return torch.stack([value.to(self._device, torch.float32) for value in values]).mean()

@@ -100,7 +100,10 @@ def test_a_raised_rate(seed: int) -> None:
 def test_a_warm_up_alone_is_not_taken_for_a_raised_rate(seed: int, ramp: float) -> None:
     run = bad_batches(seed)
     run.rows[:, SIGNALS.index("lr")] = ramp * np.arange(len(run.rows))
-    assert run.diagnosed(62, ODD).top.cause == "data_batch"
+    found = run.diagnosed(62, ODD)
+    assert found.top.cause == "data_batch"
+    shares = dict(ranked(found))
+    assert shares["lr_too_high"] <= shares["unknown"]
 
 
 @SEEDS

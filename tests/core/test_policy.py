@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -187,7 +188,7 @@ def test_a_suspect_window_doubles_and_the_state_is_doubted_in_the_end() -> None:
     plans = chain(Policy(), NOW, 6)
     windows = [orders(plan)["quarantine"] for plan in plans]
     sizes = [window["stop"] - window["start"] for window in windows]
-    assert all(b > 1.9 * a for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(b > 1.9 * a for a, b in pairwise(sizes))
     assert [plan.target_step for plan in plans] == [90, 90, 90, 90, 80, 70]
     assert ["scale_lr" in orders(plan) for plan in plans] == [False] * 4 + [True] * 2
 

@@ -44,7 +44,7 @@ def quick(name: str) -> Detector:
 
 
 def series_of(detector: Detector, count: int = 1) -> list[str]:
-    return [f"{detector.watches[0]}/{'global' if not place else place}" for place in range(count)]
+    return [f"{detector.watches[0]}/{place or 'global'}" for place in range(count)]
 
 
 def feed(detector: Detector, state: Any, values: Any, first: int = 0) -> tuple[Any, list[Alarm]]:
@@ -162,6 +162,8 @@ def test_a_level_that_persists_is_accepted_and_reported_once(name: str) -> None:
     assert kinds == [kinds[0]] * 3 + [AlarmKind.SHIFT]
     assert {alarm.onset_step for alarm in alarms} == {len(SETTLED)}
     assert detector.thresholds(state)[0].baseline == pytest.approx(100.0, rel=0.1)
+    _, alarms = feed(detector, detector.init(series_of(detector)), [*SETTLED] + [100.0] * 4 + [1e6])
+    assert [alarm.kind for alarm in alarms[-2:]] == [AlarmKind.SHIFT, kinds[0]]
 
 
 @every

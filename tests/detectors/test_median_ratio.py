@@ -18,7 +18,7 @@ def alarms_of(rule: MedianRatio, values, series=("grad_norm/global",)):
 
 def test_the_first_alarm_by_hand() -> None:
     # Medians of 1, 2, 3 | 4: 2, then 2.5 once 4 (onset: 4 = 2 x 2, not above) is taken in;
-    # 12.5 = 5 x 2.5 is the limit, not above it; it joins, and the median of 1, 2, 3, 4, 12.5 is 3.
+    # 12.5 = 5 x 2.5 is the limit, not above it; it joins: the median of 1, 2, 3, 4, 12.5 is 3.
     rule = MedianRatio(warmup_steps=3)
     found = alarms_of(rule, [1, 2, 3, 4, 12.5, 15.1, 1])
     assert [(a.step, a.onset_step, a.baseline, a.threshold) for a in found] == [(5, 4, 3.0, 15.0)]
@@ -49,8 +49,8 @@ def test_false_alarms_are_rare() -> None:
     """Upper bounds on the rate a step, for norms that vary by 20 %.
 
     Gaussian: the limit lies 20 deviations away, so none can be expected. Student t with 3
-    degrees of freedom: P(T > 20) is 1.4e-4; 1.3e-4 was measured over 800,000 steps, bounded by twice
-    the tail for the 200,000 here.
+    degrees of freedom: P(T > 20) is 1.4e-4; 1.3e-4 was measured over 800,000 steps, bounded
+    by twice the tail for the 200,000 here.
     """
     rng = np.random.default_rng(1)
     shape = (2500, 80)

@@ -149,8 +149,7 @@ def test_an_overflow_is_the_scalers_business(tmp_path, optimizer):
     assert guard.book.incidents == []
     assert guard.attempt == 1
     skips = [r["step"] for r in guard._journal.records if r["kind"] == "skip"]
-    assert skips == list(range(1, len(skips) + 1))
-    assert 1 <= len(skips) < 24
+    assert skips[:5] == [1, 2, 3, 4, 5]  # more in a row than the policy would bear with
     assert training.scaler.get_scale() == 2.0 ** (24 - len(skips))
 
 

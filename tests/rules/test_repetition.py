@@ -27,8 +27,14 @@ def test_the_limit_itself_passes_and_one_more_does_not():
 
 
 def test_fewer_copies_than_asked_for_pass():
-    assert Repetition(max_share=0).judge(np.tile([1, 2], 7), None) is None
-    assert Repetition(max_share=0).judge(np.tile([1, 2], 8), None) is not None
+    rule = Repetition(max_share=0, min_length=1)
+    assert rule.judge(np.tile([1, 2], 7), None) is None
+    assert rule.judge(np.tile([1, 2], 8), None) is not None
+
+
+def test_short_samples_are_not_judged():
+    assert Repetition().judge(np.zeros(95, dtype=int), None) is None
+    assert Repetition().judge(np.zeros(96, dtype=int), None) is not None
 
 
 def test_olmo_2s_rule_finds_one_run_in_a_long_sample():

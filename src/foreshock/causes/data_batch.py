@@ -36,8 +36,8 @@ class DataBatch(Cause):
         if loss is not None and (update is None or loss.step <= update.step):
             evidence.append(
                 Evidence(
-                    statement=f"the loss was {loss.value:.3g} (usually {loss.baseline:.3g}) at step "
-                    f"{loss.step}, while every update before it was as usual",
+                    statement=f"the loss was {loss.value:.3g} (usually {loss.baseline:.3g}) at "
+                    f"step {loss.step}, while every update before it was as usual",
                     weight=1.5,
                     readings=loss.readings,
                 )
@@ -45,8 +45,8 @@ class DataBatch(Cause):
         elif update is not None:
             evidence.append(
                 Evidence(
-                    statement=f"the update moved first: {update.ratio:.3g} times its median at step "
-                    f"{update.step}, when the loss was as usual",
+                    statement=f"the update moved first: {update.ratio:.3g} times its median at "
+                    f"step {update.step}, when the loss was as usual",
                     weight=-3.0,
                     readings=update.readings,
                 )

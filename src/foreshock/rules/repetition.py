@@ -24,11 +24,12 @@ class Repetition(Rule):
         min_repeats: copies in a row, at least 2. Raised, shorter samples escape: an n-gram
             of n tokens is seen only in samples of n * min_repeats tokens or more.
         max_period: longest n-gram, in tokens.
+        min_length: shorter samples, in tokens, are not judged: a short window of ordinary
+            text can lie wholly inside a banner or a table's rule.
         pad_id: the padding token, which is left out; None if there is none. Without it a
             sample that is mostly padding is rejected.
 
-    Needs tokens or text (then characters are the tokens); else it cannot judge. Samples of
-    fewer than `min_repeats` tokens pass.
+    Needs tokens or text (then characters are the tokens); else it cannot judge.
 
     Raises:
         ConfigError: a limit outside its range.
@@ -55,6 +56,7 @@ class Repetition(Rule):
     max_share: float = 0.9
     min_repeats: int = 8
     max_period: int = MAX_PERIOD
+    min_length: int = 96
     pad_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -75,6 +77,8 @@ class Repetition(Rule):
             tokens = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         elif self.pad_id is not None:
             tokens = tokens[tokens != self.pad_id]
+        if len(tokens) < self.min_length:
+            return None
         share = repeated_share(tokens, min_repeats=self.min_repeats, max_period=self.max_period)
         if share <= self.max_share:
             return None
