@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulated_disk import PowerLoss, SimulatedDisk, disk_full
 
 from foreshock.core.errors import RunDirError
 from foreshock.durable import (
@@ -24,6 +23,7 @@ from foreshock.durable import (
     write_dir,
     write_file,
 )
+from tests.simulated_disk import PowerLoss, SimulatedDisk, disk_full
 
 ROOT = Path("/run")
 SEEDS = st.integers(0, 1 << 32)

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.simulated_disk import PowerLoss, SimulatedDisk, disk_full
 
 from foreshock.core import records
 from foreshock.core.errors import JournalError, RunDirError
@@ -31,6 +30,7 @@ from foreshock.journal import (
     read_provenance,
     read_readings,
 )
+from tests.simulated_disk import PowerLoss, SimulatedDisk, disk_full
 
 RUN = Path("/runs/a")
 DECISIONS = RUN / "decisions.jsonl"

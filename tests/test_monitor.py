@@ -147,7 +147,7 @@ def test_an_episode_ends_after_quiet_steps() -> None:
     found = warm(monitor(quiet_steps=5))
     found.observe(1, 41, True, row(loss=9.0, grad_norm=9.0))
     found.observe(1, 43, True, row(loss=9.0))
-    assert (len(found.episode), found.num_alarmed_steps) == (3, 2)
+    assert (len(found.episode), found.num_alarmed_steps(100)) == (3, 2)
     for step in range(44, 48):
         found.observe(1, step, True, row())
         assert found.episode
@@ -228,3 +228,22 @@ def test_time_only_goes_forward_unless_it_is_rewound() -> None:
     found = warm(monitor())
     with pytest.raises(ValueError, match="rewind first"):
         found.observe(1, 40, True, row())
+
+
+def test_only_alarmed_steps_of_the_last_few_confirm():
+    found = warm(monitor(quiet_steps=50))
+    for step in range(41, 101):
+        raised = step in (60, 75, 90, 91)
+        found.observe(1, step, True, row(loss=50.0) if raised else row())
+    counts = [found.num_alarmed_steps(within) for within in (5, 10, 11, 1000)]
+    assert counts == [0, 1, 2, 4]
+
+
+def test_harm_that_a_probe_found_speaks_against_benign():
+    found = warm(monitor(quiet_steps=50))
+    found.observe(1, 41, True, row(update_ratio=0.05))
+    found.observe(1, 42, True, row())
+    calm = {one.cause: one.probability for one in found.diagnose(None).candidates}
+    hurt = {one.cause: one.probability for one in found.diagnose(None, harm="worse").candidates}
+    assert hurt["benign"] < 0.05 < calm["benign"]
+    assert found.diagnose(None, harm="worse").top.cause == "optimizer_state"

@@ -181,15 +181,19 @@ class Attempts:
             concerns.append("the optimizer's state holds a NaN or an Inf")
         try:
             if durable:
-                self._make_decisions_durable()
+                self._journal.sync()  # a resume needs every decision up to where it begins
+            num_waiting = self._journal.backlog
             ref = self.state.take(
                 step=step,
                 attempt=attempt,
                 position=self.position,
                 health=self._monitor.health(concerns),
                 watching=self._watching(),
-                durable=durable,
+                durable=durable and not num_waiting,
             )
+            if durable and num_waiting:
+                text = f"the disk has not taken {num_waiting} decisions that come before it"
+                raise OSError(errno.EIO, text)
             if durable:
                 self._journal.write("snapshot", attempt=attempt, step=step, snapshot=ref.to_json())
                 self.state.rotate(self._rollbacks)
@@ -211,13 +215,6 @@ class Attempts:
         step = self.progress.step
         held = self.state.held(self._rollbacks)
         return any(ref.step == step and (ref.durable or not durable) for ref in held)
-
-    def _make_decisions_durable(self) -> None:
-        """A resume needs every decision up to the snapshot it begins with."""
-        self._journal.sync()
-        if self._journal.backlog:
-            text = f"{self._journal.backlog} decisions wait for the disk, and it must not pass them"
-            raise OSError(errno.EIO, text)
 
     def _watching(self) -> dict[str, Any]:
         return {

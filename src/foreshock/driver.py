@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ def load_program(reference: str) -> ProgramFunction:
         raise ProgramError(
             f"{path} has no function {name!r}; it has {', '.join(offered) or 'none'}"
         )
-    return function
+    return cast(ProgramFunction, function)
 
 
 def build(function: ProgramFunction, settings: Settings) -> Program:

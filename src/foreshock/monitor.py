@@ -89,19 +89,25 @@ class Monitor:
         """Last step that it was given; 0 before the first."""
         return int(self.timeline.steps[-1]) if len(self.timeline) else 0
 
-    @property
-    def num_alarmed_steps(self) -> int:
-        """Distinct alarmed steps of the episode."""
-        return len({alarm.step for alarm in self.episode})
+    def num_alarmed_steps(self, within_steps: int) -> int:
+        """Distinct alarmed steps of the episode among the last `within_steps` steps."""
+        if not self.episode:
+            return 0
+        first = int(self.timeline.steps[-1]) - within_steps + 1
+        return len({alarm.step for alarm in self.episode if alarm.step >= first})
 
     def first_doubt(self) -> int | None:
         """Step of the first alarm that no probe has answered yet, if any."""
         return next((a.step for a in self.episode if a.step > self.probed_step), None)
 
     def diagnose(
-        self, batch_findings: Sequence[BatchFinding] | None, tried: Sequence[str] = ()
+        self,
+        batch_findings: Sequence[BatchFinding] | None,
+        tried: Sequence[str] = (),
+        *,
+        harm: str = "",
     ) -> Diagnosis:
-        """Explain the present episode.
+        """Explain the present episode; `harm` says what a probe found, if it found any.
 
         Raises:
             ValueError: there is none.
@@ -109,7 +115,7 @@ class Monitor:
         case = Case(
             timeline=self.timeline,
             alarms=tuple(self.episode),
-            facts=self._facts,
+            facts={**self._facts, "harm": harm},
             batch_findings=batch_findings,
             tried=tried,
         )

@@ -52,6 +52,7 @@ class Observation:
         names = [name for _, _, attached in self._attached for name in attached.series]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
+            self.detach()
             raise ConfigError(f"two signals measure {doubled[0]!r}; leave one of them out")
         self.series = tuple(names)
         self.update_series = frozenset(

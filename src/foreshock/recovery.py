@@ -85,7 +85,9 @@ class Recovery:
         self._tell("episode_probed", {"onset_step": onset, "harmed": harmed, "probes": probes})
         if not harmed:
             return False
-        return self._supervisor.harm_found(progress.attempt, progress.step) is not None
+        worse = [f"{one.probe} worse by {one.difference:.3g}" for one in compared if not one.passed]
+        harm = f"{', '.join(worse)} than before the onset, beyond noise"
+        return self._supervisor.harm_found(progress.attempt, progress.step, harm) is not None
 
     def hand_over(self, why: str) -> None:
         """Stop the run outside a plan, because there is no way on."""

@@ -94,7 +94,7 @@ class Supervisor:
             for alarm in alarms
         )
         due = must_act or self.policy.due(
-            self.monitor.num_alarmed_steps,
+            self.monitor.num_alarmed_steps(self.policy.confirm_within_steps),
             still_alarmed=bool(alarms),
             in_incident=self.book.open is not None,
             skips=self.monitor.consecutive_skips,
@@ -124,10 +124,11 @@ class Supervisor:
             return None
         return min(alarm.onset_step for alarm in self.monitor.episode)
 
-    def harm_found(self, attempt: int, step: int) -> PlanRecord | None:
+    def harm_found(self, attempt: int, step: int, harm: str) -> PlanRecord | None:
         """A probe found that an episode, confirmed or not, has hurt the model: plan for it."""
         first = min(alarm.onset_step for alarm in self.monitor.episode)
-        return self._decide(attempt, step, self.monitor.diagnose(self._findings(first, step)), True)
+        diagnosis = self.monitor.diagnose(self._findings(first, step), harm=harm)
+        return self._decide(attempt, step, diagnosis, True)
 
     def failed_verification(self, attempt: int, step: int) -> PlanRecord | None:
         """A recovery did not make the model whole: plan the next rung."""

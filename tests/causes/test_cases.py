@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from tests.causes.simulated_run import SIGNALS, SimulatedRun
 
 from foreshock.catalog import make, members
 from foreshock.core.case import BatchFinding, Case
 from foreshock.core.cause import Diagnosis, diagnose
 from foreshock.detectors.spike import Spike
+from tests.causes.simulated_run import SIGNALS, SimulatedRun
 
 ODD = [BatchFinding(statement="repeated share of the samples is 0.9, before 0.01", strength=2.0)]
 SEEDS = pytest.mark.parametrize("seed", range(5))

@@ -156,3 +156,26 @@ def test_malformed_entries_are_refused(record):
 def test_malformed_ledgers_are_refused(record):
     with pytest.raises(StreamError, match="not a ledger"):
         Ledger.from_json(record)
+
+
+def test_a_window_holds_from_its_own_start_on():
+    """A replay from before the window trains what trained when the window was set aside."""
+    ledger = Ledger(ORDER)
+    ledger.add(by_window("late", 18, 24))
+    inside = {ORDER.locate(p)[1:] for p in range(18, 24)}
+    for position in range(30):
+        sample = ORDER.locate(position)[1:]
+        assert ledger.holds(*sample, position) is (sample in inside and position >= 18)
+        assert ledger.holds(*sample) is (sample in inside)
+    ledger.add(by_window("early", 3, 20))
+    assert all(ledger.holds(*ORDER.locate(p)[1:], p) for p in range(3, 24))
+    ledger.release("early")
+    earlier = [p for p in range(18) if ledger.holds(*ORDER.locate(p)[1:], p)]
+    assert earlier == []
+    assert all(ledger.holds(*ORDER.locate(p)[1:], p) for p in range(18, 24))
+
+
+def test_named_samples_are_held_everywhere():
+    ledger = Ledger(ORDER)
+    ledger.add(by_ids("e", ("a", 1)))
+    assert ledger.holds("a", 1, 0)

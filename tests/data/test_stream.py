@@ -343,3 +343,21 @@ def test_refuses_one_name_for_two_datasets_and_weights_for_strangers():
         stream_of([Stage(name="x", sources={"a": [1]}, weights={"b": 1.0})])
     with pytest.raises(ConfigError, match="hold no samples"):
         stream_of([])
+
+
+@pytest.mark.parametrize("back_to", [0, 40, 60])
+def test_a_replay_from_before_a_window_meets_what_was_met_then(back_to):
+    """A window in the last repeat holds samples that the repeats before had trained."""
+    stages = [Stage(name="s", sources={"a": A}, repeats=3)]
+    stream = stream_of(stages, batch_size=5)
+    met = {}
+    while stream.position < 70:
+        start = stream.position
+        met[start] = stream.next_batch().ids
+    stream.ledger.add(LedgerEntry(entry_id="w", reason="spike", window=(65, 80)))
+    stream.load_state_dict({"position": back_to})
+    while stream.position < 65:
+        start = stream.position
+        assert stream.next_batch().ids == met[start]
+    held = {stream.order.locate(p)[1:] for p in range(65, 80)}
+    assert not held & {sample_id[1:] for sample_id in all_ids(stream)}

@@ -85,3 +85,12 @@ def test_delay_under_a_known_shift(factor: float, delay: int | None) -> None:
 def test_settings_that_make_no_sense_are_refused(setting: dict) -> None:
     with pytest.raises(ConfigError, match=f"median_ratio.*{next(iter(setting))}"):
         MedianRatio(**setting)
+
+
+def test_an_onset_lies_at_most_a_hundred_steps_back():
+    rule = MedianRatio()
+    values = np.ones((400, 1))
+    values[160:300] = 3.0  # above the onset limit, below the alarm limit
+    values[300] = 30.0
+    _, (alarm,) = rule.update(rule.init(["grad_norm/global"]), np.arange(400), values)
+    assert (alarm.step, alarm.onset_step) == (300, 200)

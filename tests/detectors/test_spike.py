@@ -97,3 +97,12 @@ def test_values_at_the_edge_of_float64_end_nothing(size: float) -> None:
 def test_settings_that_make_no_sense_are_refused(setting: dict) -> None:
     with pytest.raises(ConfigError, match=f"spike.*{next(iter(setting))}"):
         Spike(**setting)
+
+
+def test_a_series_that_is_always_zero_cannot_be_judged():
+    rule = Spike()
+    values = np.zeros((60, 1))
+    values[50] = 1e-3
+    state, alarms = rule.update(rule.init(["loss/global"]), np.arange(60), values)
+    assert alarms == []
+    assert rule.thresholds(state)[0].limit == math.inf

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Small models are faster on one thread, and the machine is shared."""
     threads = torch.get_num_threads()

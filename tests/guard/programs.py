@@ -48,9 +48,7 @@ class TinyModel(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, width)
         nn.init.normal_(self.embedding.weight, std=0.2)
-        self.attention = nn.MultiheadAttention(
-            width, 2, dropout=0.1, bias=False, batch_first=True
-        )
+        self.attention = nn.MultiheadAttention(width, 2, dropout=0.1, bias=False, batch_first=True)
         self.first_norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(0.1))
         self.out = nn.Linear(2 * width, width)

@@ -85,7 +85,9 @@ def test_a_clip_that_bites_agrees_to_rounding(tmp_path, optimizer, scaler):
     theirs = untouched.model.state_dict()
     for name, value in plain.model.state_dict().items():
         torch.testing.assert_close(watched.model.state_dict()[name], value, rtol=1e-4, atol=1e-6)
-    assert any(not torch.allclose(theirs[n], v, atol=1e-4) for n, v in plain.model.state_dict().items())
+    assert any(
+        not torch.allclose(theirs[n], v, atol=1e-4) for n, v in plain.model.state_dict().items()
+    )
 
 
 def test_global_flags_and_hooks_are_as_before(tmp_path):

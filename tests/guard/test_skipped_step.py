@@ -43,17 +43,13 @@ def test_weights_and_moments_keep_every_bit(tmp_path, optimizer, step, scaler, c
                 assert inner(training) == before
                 assert training.scheduler.last_epoch == rate + 1
                 assert training.scaler is None or training.scaler.get_scale() == scale / 2
-                assert not any(
-                    torch.isnan(p).any() for p in training.model.parameters()
-                )
+                assert not any(torch.isnan(p).any() for p in training.model.parameters())
             elif now == step + 1:
                 assert inner(training) != before
                 assert training.stream.position > position
         assert guard.step_number == step + 2
         assert guard.attempt == 1
-        assert guard.monitor.timeline.committed.tolist() == [
-            s != step for s in range(1, step + 3)
-        ]
+        assert guard.monitor.timeline.committed.tolist() == [s != step for s in range(1, step + 3)]
 
 
 def test_a_skipped_first_step_leaves_nothing_behind_with_any_optimizer(tmp_path):

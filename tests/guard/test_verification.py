@@ -52,8 +52,11 @@ def poisoned(tmp_path, probe, **options):
 
 
 def rollbacks(guard):
-    return [record.plan.target_step for incident in guard.book.incidents
-            for record in incident.rollbacks]
+    return [
+        record.plan.target_step
+        for incident in guard.book.incidents
+        for record in incident.rollbacks
+    ]
 
 
 def test_a_model_that_got_worse_is_taken_further_back(tmp_path):
@@ -103,9 +106,7 @@ def test_a_failed_verification_where_the_data_ends_is_acted_on(tmp_path):
     quarantined = first.num_quarantined
     after = closed * 8 - 480 - 32 + quarantined
     training = make(stages=poisoned_stages(480, 32, after), tracked=True)
-    guard = guarded(
-        training, tmp_path / "run", probes=[AfterRollback(guard=holder, worse=1)]
-    )
+    guard = guarded(training, tmp_path / "run", probes=[AfterRollback(guard=holder, worse=1)])
     holder.append(guard)
     run(training, guard)
     verdicts = [r for r in guard._journal.records if r["kind"] == "verification"]
@@ -164,8 +165,13 @@ def test_a_probe_that_raises_leaves_the_mode_and_the_generators():
 
 @pytest.mark.parametrize(
     ("after", "passed"),
-    [([1.0, 2.0], True), ([0.5, 2.0], True), ([1.5, 2.5], False), ([1.0, float("nan")], False),
-     ([float("inf"), 1.0], False)],
+    [
+        ([1.0, 2.0], True),
+        ([0.5, 2.0], True),
+        ([1.5, 2.5], False),
+        ([1.0, float("nan")], False),
+        ([float("inf"), 1.0], False),
+    ],
 )
 def test_worse_beyond_noise_fails_and_better_never_does(after, passed):
     (found,) = compare({"p": [1.0, 2.0]}, {"p": after})

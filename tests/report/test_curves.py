@@ -7,7 +7,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from tests.report.runs import NAN, Script, one_rollback, same, view
 
 from foreshock.report.curves import (
     MAX_MARKS,
@@ -18,6 +17,7 @@ from foreshock.report.curves import (
     thin,
     wants_log,
 )
+from tests.report.runs import NAN, Script, one_rollback, same, view
 
 
 @given(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.runs import NAN, Script, diagnosis, one_rollback, same
 
 from foreshock.core.errors import ForeshockError, MissingExtra
 from foreshock.report.html import read_held_out, render_report, write_report
+from tests.report.runs import NAN, Script, diagnosis, one_rollback, same
 
 EVIL = (
     "</script><script>alert('x')</script><img src=http://evil.example/x onerror=\"y\">&'\"☃\ud800"

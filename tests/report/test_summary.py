@@ -5,11 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.report.runs import Script, diagnosis, one_rollback, summary, view
 
 from foreshock.core.errors import JournalError, RunDirError
 from foreshock.report.summary import summarise
 from foreshock.report.words import how_it_ended, lead, verdict
+from tests.report.runs import Script, diagnosis, one_rollback, summary, view
 
 
 def test_one_rollback_is_told_whole(tmp_path: Path) -> None:

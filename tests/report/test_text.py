@@ -6,12 +6,12 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from tests.report.runs import Script, diagnosis, one_rollback, summary
 from typer.testing import CliRunner
 
 from foreshock.cli.report import command
 from foreshock.report.summary import RunSummary
 from foreshock.report.text import print_summary
+from tests.report.runs import Script, diagnosis, one_rollback, summary
 
 APP = typer.Typer()
 APP.command()(command)

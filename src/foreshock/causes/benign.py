@@ -30,6 +30,9 @@ class Benign(Cause):
         alarmed = case.alarmed_steps
         last = case.alarms[-1]
         since = case.timeline.readings(last.series, last.step, None)
+        if case.facts.get("harm"):
+            statement = f"a probe found the model hurt: {case.facts['harm']}"
+            return [Evidence(statement=statement, weight=-4.0)]
         if any(alarm.kind == "nonfinite" for alarm in case.alarms):
             evidence.append(Evidence(statement="a value is NaN or Inf", weight=-4.0))
         if len(alarmed) <= _BRIEF_STEPS and case.last_step > last.step:

@@ -9,6 +9,10 @@ from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Th
 from foreshock.core.errors import ConfigError
 from foreshock.core.stats import RollingMedian
 
+_ONSET_REACH_STEPS = 100
+"""An alarm's onset lies no further back. A series may hover above the onset limit for long
+without alarming; going back beyond all of that would cost more than it mends."""
+
 
 @dataclass(slots=True)
 class BaselineColumn(Column):
@@ -99,6 +103,7 @@ class BaselineDetector(ScalarDetector[BaselineColumn]):
             return None
         column.flagged.append(value)
         onset = step if column.excursion_start is None else column.excursion_start
+        onset = max(onset, step - _ONSET_REACH_STEPS)
         kind = self.kind
         if len(column.flagged) >= self.rebaseline_after_steps:
             column.healthy = RollingMedian(self.window_steps, column.flagged)

@@ -50,7 +50,8 @@ class Case:
     Attributes:
         timeline: readings up to now.
         alarms: of the episode, in order.
-        facts: of the run (has_scaler, precision, …).
+        facts: of the run (has_scaler, precision, …), and `harm`: what a probe found, in
+            words; empty if none looked or none found any.
         batch_findings: what stands out in the samples trained since the onset; None if
             they could not be looked at.
         tried: what has been tried in this incident without success, by rung.

@@ -82,7 +82,7 @@ class Candidate:
         """A strict JSON object."""
         return {
             "cause": self.cause,
-            "probability": round(self.probability, 4),
+            "probability": self.probability,
             "data_may_be_at_fault": self.data_may_be_at_fault,
             "settled_by": self.settled_by,
             "evidence": [evidence.to_json() for evidence in self.evidence],

@@ -62,6 +62,8 @@ class Policy:
     Args:
         confirm_steps: alarmed steps before an episode is more than an outlier. Fewer
             acts sooner and on more outliers.
+        confirm_within_steps: alarmed steps count if they are among the last so many; rare
+            outliers far apart confirm nothing.
         confirm_again_steps: the same while an incident is open.
         quiet_steps: steps without an alarm after which an episode is over.
         doubt_steps: steps after the first alarm of an episode that is not confirmed, after
@@ -93,6 +95,7 @@ class Policy:
     """
 
     confirm_steps: int = 3
+    confirm_within_steps: int = 10
     confirm_again_steps: int = 2
     quiet_steps: int = 20
     doubt_steps: int = 3
@@ -108,7 +111,15 @@ class Policy:
     watch_only: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("confirm", "confirm_again", "quiet", "doubt", "settle", "skip_hold"):
+        for name in (
+            "confirm",
+            "confirm_within",
+            "confirm_again",
+            "quiet",
+            "doubt",
+            "settle",
+            "skip_hold",
+        ):
             value = getattr(self, f"{name}_steps")
             if value < 1:
                 raise ConfigError(f"Policy.{name}_steps is {value}; it must be at least 1 step")

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foreshock.core.errors import JournalError
+from foreshock.core.reading import from_json_number, json_number
 
 FORMAT: Final = 1
 """The number of the layout described here; it rises when an older reader would fail."""
@@ -34,8 +35,6 @@ _READING: Final = struct.Struct("<qi")  # step, flags; then float32[S]
 _PROVENANCE: Final = struct.Struct("<Iq")  # number of runs, step; then the runs
 _CRC: Final = struct.Struct("<I")
 _RUN: Final = np.dtype([("start", "<i8"), ("length", "<u4")])
-
-_NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 # Decisions: one line of JSON each.
@@ -129,14 +128,10 @@ def number(value: object) -> float:
 
     Raises JournalError for anything else.
     """
-    if isinstance(value, str) and value in _NON_FINITE:
-        return _NON_FINITE[value]
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            pass
-    raise JournalError(f"{value!r:.80} is not a number.")
+    try:
+        return from_json_number(value)
+    except ValueError as error:
+        raise JournalError(f"{value!r:.80} is not a number.") from error
 
 
 def _plain(value: object, field: str) -> object:
@@ -144,7 +139,7 @@ def _plain(value: object, field: str) -> object:
     if isinstance(value, (np.generic, np.ndarray)):
         value = cast(object, value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return json_number(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

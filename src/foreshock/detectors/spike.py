@@ -86,4 +86,6 @@ class Spike(BaselineDetector):
             return level, math.inf, math.inf
         expected = level + column.residuals.median()
         spread = max(MAD_TO_SD * column.residuals.mad(), self.floor * abs(level))
+        if spread == 0:  # a series that is always exactly zero has no scale to judge by
+            return expected, math.inf, math.inf
         return expected, expected + self.onset_z * spread, expected + self.z * spread

@@ -138,7 +138,7 @@ def run_plain(
     """
     program = build(text_program, settings)
     if faults is not None and not struck:
-        _step_around(faults, program)
+        step_around(faults, program)
     run = _Run(name, program, progress)
     kept: Any = None
     for step in range(1, settings.max_steps + 1):
@@ -162,7 +162,7 @@ def run_forks(
     level = twin.by_step()
     for gap in _FORK_GAP_BATCHES:
         program = build(text_program, settings)
-        _step_around(faults, program)
+        step_around(faults, program)
         for key, part in _parts(program).items():
             part.restore(kept[key])
         past = (faults.poison_step + faults.poison_batches + gap) * BATCH_SIZE
@@ -181,7 +181,7 @@ def _strike(faults: DemoFaults, program: Program) -> None:
     faults.moments.inject(program.model, program.optimizer, rng)
 
 
-def _step_around(faults: DemoFaults, program: Program) -> None:
+def step_around(faults: DemoFaults, program: Program) -> None:
     """The stream as if the poisoned stage had never been: same order of everything else."""
     start = faults.poison_step * BATCH_SIZE
     stop = start + faults.poison_batches * BATCH_SIZE

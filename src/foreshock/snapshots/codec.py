@@ -19,7 +19,8 @@ from foreshock.core.reading import from_json_number, json_number
 Tensors = dict[str, torch.Tensor]
 Seen = dict[tuple[Any, ...], str] | None
 _SCALAR_KINDS = "biufc"
-_SIGNED = {"u2": "i2", "u4": "i4", "u8": "i8"}
+_STORED_AS = {"<u2": "<i2", "<u4": "<i4", "<u8": "<i8", "<c8": "<f4", "<c16": "<f8"}
+"""Types of arrays that not every tensor format has, and others of the same bits."""
 
 
 def encode(tree: Any, *, share: bool = True) -> tuple[Any, Tensors]:
@@ -72,6 +73,8 @@ def digest(tree: Any) -> str:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, in row-major order."""
+    if not tensor.numel():
+        return memoryview(b"")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
 
@@ -79,6 +82,9 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
 def _encode(node: Any, path: str, tensors: Tensors, seen: Seen) -> Any:
     if node is None or type(node) in (bool, int, str):
         return {"v": node}
+    if isinstance(node, torch.Tensor) and node.is_complex():
+        pairs = torch.view_as_real(node.detach().resolve_conj())
+        return {"c": _store(pairs, path, tensors, seen)}
     if isinstance(node, torch.Tensor):
         return {"t": _store(node, path, tensors, seen)}
     if isinstance(node, np.ndarray):
@@ -129,10 +135,11 @@ def _store(tensor: torch.Tensor, path: str, tensors: Tensors, seen: Seen) -> str
 
 
 def _from_numpy(array: "np.ndarray[Any, Any]", path: str) -> torch.Tensor:
-    plain = np.ascontiguousarray(array).copy()
-    signed = _SIGNED.get(array.dtype.str[1:])
+    plain = array.reshape(-1).copy()
+    stored = _STORED_AS.get(array.dtype.str)
+    pair = (2,) if array.dtype.kind == "c" else ()
     try:
-        return torch.from_numpy(plain.view(signed) if signed else plain).reshape(array.shape)
+        return torch.from_numpy(plain.view(stored) if stored else plain).reshape(array.shape + pair)
     except (TypeError, ValueError) as error:
         raise SnapshotError(
             f"{path} is an array of {array.dtype}, which a tensor cannot hold"
@@ -146,8 +153,12 @@ def _decode(node: Any, tensors: Tensors) -> Any:
             return content
         case "t":
             return tensors[content]
+        case "c":
+            return torch.view_as_complex(tensors[content])
         case "n":
-            return tensors[content[0]].numpy().view(np.dtype(content[1]))
+            dtype, array = np.dtype(content[1]), tensors[content[0]].numpy()
+            shape = array.shape[:-1] if dtype.kind == "c" else array.shape
+            return array.view(dtype).reshape(shape)
         case "s":
             dtype = np.dtype(content[0])
             if dtype.kind not in _SCALAR_KINDS:

@@ -52,7 +52,10 @@ class DiskStore:
         """
         structure, tensors = encode(tree)
         flat = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        data = safetensors.torch.save(_own_storage(flat))
+        try:
+            data = safetensors.torch.save(_own_storage(flat))
+        except (KeyError, ValueError, safetensors.SafetensorError) as error:
+            raise SnapshotError(f"the state holds a tensor that no file can: {error}") from error
         body = {
             "format": FORMAT,
             "snapshot": ref.to_json(),
