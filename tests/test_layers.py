@@ -28,6 +28,7 @@ L2_IN_ORDER = [
     "catalog",
     "outage",
     "journal",
+    "provenance",
     "monitor",
     "recipes",
     "verification",

@@ -8,8 +8,9 @@ import torch
 from tests.guard.programs import guarded, make, run, take_step
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "fused"])
-@pytest.mark.parametrize("scheduler", ["lambda", "one_cycle", "cosine"])
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler"), [("adamw", "lambda"), ("fused", "one_cycle"), ("adamw", "cosine")]
+)
 def test_nobody_else_sees_it(tmp_path, optimizer, scheduler):
     plain = make(optimizer=optimizer, scheduler=scheduler)
     run(plain, guarded(plain, tmp_path / "plain", max_steps=30))

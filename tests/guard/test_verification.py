@@ -11,9 +11,7 @@ import torch
 from foreshock.core.probe import Probe
 from foreshock.snapshots.codec import digest
 from foreshock.verification import compare, measure
-from tests.guard.programs import guarded, make, poisoned_stages, run, take_step
-
-BAD = {"stages": None}
+from tests.guard.programs import guarded, make, poisoned_stages, recipe, run, take_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +80,6 @@ def test_a_model_that_got_worse_is_taken_further_back(tmp_path):
 
 def test_a_model_that_stays_worse_is_handed_over(tmp_path):
     holder: list[Any] = []
-    from tests.guard.programs import recipe
-
     training, guard = poisoned(
         tmp_path,
         AfterRollback(guard=holder, worse=99),

@@ -1,5 +1,6 @@
 """State trees to JSON and tensors and back, and their digest."""
 
+import contextlib
 import json
 import math
 import tracemalloc
@@ -299,10 +300,8 @@ json_values = st.recursive(
 @given(json_values)
 @settings(deadline=None, max_examples=300)
 def test_no_structure_raises_anything_else(structure):
-    try:
+    with contextlib.suppress(SnapshotError):
         decode(structure, {"0": torch.zeros(2)})
-    except SnapshotError:
-        pass
 
 
 @given(json_values, st.sampled_from(["snapshot", "structure", "files", "format", None]))
@@ -350,5 +349,5 @@ def test_a_forged_tensor_file_with_a_fitting_digest(tmp_path):
         body["files"]["tensors.safetensors"] = {"size_bytes": len(data), "blake2b": _hash(data)}
         text = _canonical({"blake2b": _hash(_canonical(body).encode()), "body": body})
         (folder / "manifest.json").write_text(text)
-        with pytest.raises(SnapshotError, match="tensors.safetensors"):
+        with pytest.raises(SnapshotError, match=r"tensors\.safetensors"):
             store.read(ref_of().id)

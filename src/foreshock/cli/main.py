@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import foreshock
-from foreshock.cli import demo, report, run
+from foreshock.cli import demo, report, run, samples
 from foreshock.core.errors import ForeshockError
 
 cli = typer.Typer(
@@ -17,7 +17,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, demo, report):
+for module in (run, demo, report, samples):
     cli.command(module.__name__.rpartition(".")[2])(module.command)
 
 

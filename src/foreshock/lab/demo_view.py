@@ -166,6 +166,9 @@ def story(result: Mapping[str, Any], *, report: str | None) -> Group:
             ),
             Text(""),
         ]
+    if "guarded" not in result["curves"]:
+        text = f"Without Foreshock: excess held-out loss {result['excess_loss_unguarded']} nats x"
+        return Group(*parts, Text(f"{text} steps\nagainst the untouched twin"))
     parts.append(Text("What Foreshock made of it", "bold"))
     if not result["incidents"]:
         parts.append(Text("  no incident"))

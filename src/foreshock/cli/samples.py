@@ -1,0 +1,39 @@
+"""`foreshock samples`: which samples went into a step."""
+
+import json as json_format
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def command(
+    run_dir: Annotated[Path, typer.Argument(help="The run directory.")],
+    step: Annotated[int, typer.Option(help="Optimizer step.", min=1)],
+    attempt: Annotated[
+        int | None, typer.Option(help="One attempt only; a rolled-back step has several.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """Name the samples that a step trained on, by source and index."""
+    from foreshock.durable import RealDisk  # noqa: PLC0415 - the command line starts quickly
+    from foreshock.journal import Journal  # noqa: PLC0415
+    from foreshock.provenance import samples_of  # noqa: PLC0415
+
+    found = samples_of(Journal.read(RealDisk(), run_dir), step, attempt)
+    if as_json:
+        print(json_format.dumps([one._asdict() for one in found]))
+        return
+    console = Console()
+    if not found:
+        console.print(f"no samples are recorded for step {step}")
+        return
+    table = Table("attempt", "position", "stage", "source", "index")
+    for one in found:
+        table.add_row(str(one.attempt), str(one.position), one.stage, one.source, str(one.index))
+    console.print(table)
+    shares = Counter(one.source for one in found)
+    console.print(", ".join(f"{source}: {count}" for source, count in shares.most_common()))

@@ -1,0 +1,50 @@
+"""Provenance: which samples went into a step, told from the run directory alone."""
+
+from typing import NamedTuple
+
+from foreshock.core.errors import RunDirError
+from foreshock.data.order import Order
+from foreshock.journal import RunView
+
+
+class Trained(NamedTuple):
+    """One sample that trained.
+
+    Attributes:
+        attempt: attempt in which it did; a step may be trained in several.
+        step: optimizer step.
+        position: raw stream position.
+        stage: stage of the stream.
+        source: named source within it.
+        index: the sample's index in that source's dataset.
+    """
+
+    attempt: int
+    step: int
+    position: int
+    stage: str
+    source: str
+    index: int
+
+
+def samples_of(view: RunView, step: int, attempt: int | None = None) -> list[Trained]:
+    """The samples of a step, in every attempt that trained it or in one.
+
+    The run records stream positions; names are recomputed from the stream's description
+    (seed, stages, sizes), so that the datasets need not be at hand.
+
+    Raises:
+        RunDirError: the run had a data loader of its own, so that nothing is known.
+    """
+    description = view.identity.get("stream")
+    if not isinstance(description, dict):
+        raise RunDirError(
+            f"{view.run_dir}: this run had a data loader of its own; which samples it trained on "
+            "is not known"
+        )
+    order = Order.from_description(description)
+    found: list[Trained] = []
+    for number in view.attempts() if attempt is None else [attempt]:
+        positions = view.provenance(number).get(step, [])
+        found += [Trained(number, step, at, *order.locate(at)) for at in positions]
+    return found
