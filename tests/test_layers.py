@@ -40,6 +40,7 @@ L2_IN_ORDER = [
     "supervision",
     "control",
     "recovery",
+    "feed",
     "admission",
     "guard",
     "watching",

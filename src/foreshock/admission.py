@@ -26,12 +26,15 @@ def capabilities_of(update: Update, stream: Stream | None) -> frozenset[Capabili
     return found | rewinding
 
 
-def check_policy(policy: Policy, capabilities: frozenset[Capability]) -> None:
+def check_policy(policy: Policy, capabilities: frozenset[Capability], *, resume: bool) -> None:
     """Refuse a policy that the loop cannot carry out: now, not at 3 a.m.
 
     Raises:
-        CapabilityError: an action that the policy may order needs what the loop lacks.
+        CapabilityError: an action that the policy may order, or a resume, needs what the
+            loop lacks.
     """
+    if resume and Capability.REWIND_DATA not in capabilities:
+        raise CapabilityError("a loop that owns its data loader cannot be resumed by the Guard")
     known = members("actions")
     for name in sorted(policy.actions):
         missing = known[name].needs - capabilities

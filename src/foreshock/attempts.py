@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from foreshock.core.case import BatchFinding
 from foreshock.core.errors import RunDirError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.snapshot import SnapshotRef
+from foreshock.data.findings import batch_findings
 from foreshock.data.stream import Stream
 from foreshock.journal import Journal
 from foreshock.monitor import Monitor
@@ -87,6 +89,15 @@ class Attempts:
         """Watermark of the stream after one of the last steps."""
         found = [positions for one, positions in self.progress.recent if one == step]
         return found[-1][-1] + 1 if found else self.position
+
+    def findings(self, first: int, last: int) -> Sequence[BatchFinding] | None:
+        """What stands out in the samples of these steps, against those of the steps before."""
+        if self._stream is None:
+            return None
+        recent = self.progress.recent
+        window = [p for step, positions in recent if first <= step <= last for p in positions]
+        reference = [p for step, positions in recent if step < first for p in positions]
+        return batch_findings(self._stream, window, reference)
 
     def refs(self) -> list[SnapshotRef]:
         """The snapshots of the run's lineage, those that would have to be made anew included."""

@@ -4,6 +4,8 @@ import importlib.util
 import inspect
 import random
 import sys
+import sysconfig
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from foreshock.core.errors import ProgramError
+from foreshock.core.errors import ConfigError, ProgramError
 from foreshock.core.probe import Probe
 from foreshock.core.program import Program, ProgramFunction, Settings
 from foreshock.data.stream import Stream
@@ -35,12 +37,15 @@ def load_program(reference: str) -> ProgramFunction:
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.parent.resolve()))
+    if getattr(sys.modules.get(path.stem), "__file__", None) in (None, spec.origin):
+        sys.modules[path.stem] = module  # where pickle and dataclasses look for it
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise ProgramError(f"{path} raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ProgramError(f"{path} raised {_what(error)}") from error
     function: Any = getattr(module, name, None)
     if not callable(function):
         offered = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -60,8 +65,8 @@ def build(function: ProgramFunction, settings: Settings) -> Program:
     name = getattr(function, "__name__", "program")
     try:
         program = function(settings)
-    except Exception as error:
-        raise ProgramError(f"{name} raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ProgramError(f"{name} raised {_what(error)}") from error
     if not isinstance(program, Program):
         raise ProgramError(
             f"{name} returned a {type(program).__name__}; it must return a foreshock.Program"
@@ -79,6 +84,11 @@ def build(function: ProgramFunction, settings: Settings) -> Program:
         )
     if program.stream.order.total == 0:
         raise ProgramError(f"{name}: Program.stream has no data")
+    if not callable(program.loss):
+        raise ProgramError(
+            f"{name}: Program.loss is a {type(program.loss).__name__}; make it a function of "
+            "(model, batch) that returns a tensor or a foreshock.Loss"
+        )
     return program
 
 
@@ -92,7 +102,7 @@ def guard_for(
 ) -> Guard:
     """Build the Guard of a program; `options` are those of `Guard`."""
     probes: list[Probe] = []
-    if program.held_out:
+    if len(program.held_out):
         probes.append(HeldOutLoss(batches=program.held_out, loss=program.loss))
     guard = Guard(
         program.model,
@@ -126,14 +136,31 @@ def train(program: Program, guard: Guard) -> None:
             loss = program.loss(program.model, batch)
         except Exception as error:
             raise ProgramError(
-                f"step {guard.step_number + 1}: the program's loss raised "
-                f"{type(error).__name__}: {error}"
+                f"step {guard.step_number + 1}: the program's loss raised {_what(error)}"
             ) from error
         guard.step(loss)
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's global generators."""
+    """Seed Python's, NumPy's and torch's global generators.
+
+    Raises:
+        ConfigError: the seed is not in [0, 2**63).
+    """
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; it must be at least 0 and below 2**63")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def _what(error: BaseException) -> str:
+    """An exception on one line, with the place in the user's file that raised it."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
+    own = [frame for frame in frames if not frame.filename.startswith("<")]
+    packages = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    near = [frame for frame in own if not frame.filename.startswith(packages)]
+    if isinstance(error, SyntaxError) or not near:
+        return said
+    return f"{said} ({near[-1].filename}, line {near[-1].lineno})"

@@ -1,7 +1,8 @@
 """Guard, the only engine: every loop, adapter and command drives it."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,15 @@ import torch
 from foreshock.admission import capabilities_of, check_policy, open_journal, run_identity
 from foreshock.attempts import Attempts, Progress
 from foreshock.control import Control
-from foreshock.core.case import BatchFinding
-from foreshock.core.errors import CapabilityError, ConfigError, LoopError
+from foreshock.core.errors import ConfigError, LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
 from foreshock.core.program import Loss
 from foreshock.core.signal import Site
 from foreshock.core.verdict import Verdict
-from foreshock.data.findings import batch_findings
-from foreshock.data.stream import NothingLeftError, Stream
+from foreshock.data.stream import NothingLeftError
 from foreshock.durable import Disk, RealDisk
-from foreshock.monitor import Monitor
+from foreshock.feed import Feed
 from foreshock.observation import Observation
 from foreshock.recipes import Recipe, standard
 from foreshock.recovery import Recovery
@@ -101,23 +100,16 @@ class Guard:
             raise ConfigError(f"accumulate is {accumulate}; it must be at least 1 micro-step")
         recipe = recipe if recipe is not None else standard()
         disk, run_dir = disk if disk is not None else RealDisk(), Path(run_dir)
-        self._stream: Stream | None = None
-        self._foreign: Iterator[Any] | None = None
-        if isinstance(stream, Stream):
-            self._stream = stream
-        else:
-            self._foreign = iter(stream)
+        self._feed = Feed(stream)
         self._max_steps = max_steps
         self._listener = listener
         parameters = trained_parameters(model, optimizer)
         update = Update(optimizer, parameters, scaler=scaler, clip=clip)
-        self.capabilities = capabilities_of(update, self._stream)
+        self.capabilities = capabilities_of(update, self._feed.stream)
         """What this loop lets Foreshock do."""
-        check_policy(recipe.policy, self.capabilities)
-        if resume and self._stream is None:
-            raise CapabilityError("a loop that owns its data loader cannot be resumed by the Guard")
-        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        parts |= {"scaler": scaler, "stream": self._stream}
+        check_policy(recipe.policy, self.capabilities, resume=resume)
+        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+        parts["stream"] = self._feed.stream
         present = {key: part for key, part in parts.items() if part is not None}
         self._random = GlobalRandomPart()
         rewound: dict[str, Part] = {key: part_for(key, one) for key, one in present.items()}
@@ -137,19 +129,14 @@ class Guard:
         )
         self._observation = Observation(recipe.signals, site, recipe.lag_steps)
         identity = run_identity(name, present, accumulate=accumulate, lag_steps=recipe.lag_steps)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._observation.detach)
             self._journal = open_journal(disk, run_dir, identity, clock, resume=resume)
-        except BaseException:
-            self._observation.detach()
-            raise
-        try:
-            self.monitor = Monitor(
+            undo.callback(self._journal.close)
+            self.monitor = recipe.monitor(
                 self._observation.series,
-                update_series=self._observation.update_series,
-                detectors=recipe.detectors,
-                causes=recipe.causes,
-                quiet_steps=recipe.policy.quiet_steps,
-                facts={"has_scaler": scaler is not None, **(facts or {})},
+                self._observation.update_series,
+                {"has_scaler": scaler is not None, **(facts or {})},
             )
             """What watches: the timeline, the present episode, the thresholds."""
             self._stepping = Stepping(
@@ -166,7 +153,7 @@ class Guard:
                 monitor=self.monitor,
                 observation=self._observation,
                 optimizer=optimizer,
-                stream=self._stream,
+                stream=self._feed.stream,
                 cadence=recipe.cadence,
             )
             self._control = Control(
@@ -175,7 +162,7 @@ class Guard:
                 capabilities=self.capabilities,
                 model=model,
                 probes=tuple(probes),
-                stream=self._stream,
+                stream=self._feed.stream,
                 disk=disk,
             )
             self._supervisor = Supervisor(
@@ -183,26 +170,23 @@ class Guard:
                 recipe.policy,
                 self._journal,
                 has_scaler=scaler is not None,
-                findings=self._findings,
+                findings=self._attempts.findings,
                 snapshots=self._attempts.refs,
                 position_after=self._attempts.position_after,
                 lag_steps=recipe.lag_steps,
             )
             self._recovery = Recovery(self._attempts, self._control, self._supervisor, self._tell)
-            if self._stream is not None:
-                self._stream.rules = recipe.rules
-                self._stream.on_reject = self._control.rejected
+            if self._feed.stream is not None:
+                self._feed.stream.rules = recipe.rules
+                self._feed.stream.on_reject = self._control.rejected
             self._started = False
             self._ended = False
             self._batch_open = False
-            self._positions: list[int] = []
             self._resumed_random: Any = None
             if resume:
                 self._recovery.resume()
                 self._resumed_random = clone_tree(self._random.capture())
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     # ---- what a loop uses -----------------------------------------------------------
 
@@ -251,10 +235,9 @@ class Guard:
         verdict = self._stepping.finish(
             step, self._control.gate_limit(step), self._control.lr_factor(step)
         )
-        if self._positions:
-            progress.recent.append((step, tuple(self._positions)))
-            self._journal.append_provenance(step, self._positions)
-            self._positions = []
+        if positions := self._feed.take_positions():
+            progress.recent.append((step, tuple(positions)))
+            self._journal.append_provenance(step, positions)
         self._absorb(drain=False)
         return verdict
 
@@ -313,7 +296,7 @@ class Guard:
     @property
     def num_quarantined(self) -> int:
         """Distinct samples set aside."""
-        return self._stream.ledger.num_samples if self._stream is not None else 0
+        return self._feed.stream.ledger.num_samples if self._feed.stream is not None else 0
 
     def digest(self) -> str:
         """Digest of weights, optimizer, schedule, scaler, RNG, stream and tracked state."""
@@ -332,7 +315,7 @@ class Guard:
                 self._absorb(drain=True)
             if self._recovery.carry_out_plan():
                 self._stepping.forget()
-                self._positions = []
+                self._feed.take_positions()
                 if self.halted is not None:
                     break
             elif not (self._recovery.probe_if_in_doubt() or self._recovery.verify_if_settled()):
@@ -361,18 +344,10 @@ class Guard:
             self._random.restore(self._resumed_random)
 
     def _fetch(self) -> Any:
-        if self._stream is None:
-            assert self._foreign is not None
-            return self._or_end(self._foreign.__next__)
-        batch = self._or_end(self._stream.next_batch)
-        self._positions += batch.positions
-        return batch.data
-
-    def _or_end(self, fetch: Callable[[], Any]) -> Any:
-        """Fetch; where the data ends, read the last steps first: they may send the run back."""
+        """The next batch. Where the data ends, the last steps are read: they may send us back."""
         while True:
             try:
-                return fetch()
+                return self._feed.next_batch()
             except (StopIteration, NothingLeftError) as end:
                 if self._ended:
                     raise StopIteration from None
@@ -395,9 +370,8 @@ class Guard:
             "step_incomplete",
             attempt=self.attempt,
             step=self.step_number,
-            positions=self._positions,
+            positions=self._feed.take_positions(),
         )
-        self._positions = []
 
     def _finish(self) -> None:
         if self._ended:
@@ -420,14 +394,6 @@ class Guard:
             if plan is not None:
                 self._tell("plan", {"plan": plan, "incident": self.book.incidents[-1]})
                 break  # later steps are judged once it has been carried out, or not at all
-
-    def _findings(self, first: int, last: int) -> Sequence[BatchFinding] | None:
-        if self._stream is None:
-            return None
-        recent = self._attempts.progress.recent
-        window = [p for step, positions in recent if first <= step <= last for p in positions]
-        reference = [p for step, positions in recent if step < first for p in positions]
-        return batch_findings(self._stream, window, reference)
 
     def _tell(self, kind: str, content: Mapping[str, Any]) -> None:
         if self._listener is not None:

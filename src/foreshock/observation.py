@@ -1,6 +1,6 @@
 """Observation: all signals of a step in one buffer, read by the host a fixed lag later."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -44,13 +44,17 @@ class Observation:
     def __init__(self, signals: tuple[Signal, ...], site: Site, lag_steps: int) -> None:
         self._lag_steps = lag_steps
         self._attached: list[tuple[Phase, str, Attached]] = []
-        for signal in signals:
-            attached = signal.attach(site)
-            if attached is not None:
-                self._attached.append((signal.phase, signal.name, attached))
+        try:
+            for signal in signals:
+                attached = signal.attach(site)
+                if attached is not None:
+                    self._attached.append((signal.phase, signal.name, attached))
+        except BaseException:
+            self.detach()
+            raise
         self._attached.sort(key=lambda entry: entry[0] is Phase.UPDATE)
         names = [name for _, _, attached in self._attached for name in attached.series]
-        doubled = sorted({name for name in names if names.count(name) > 1})
+        doubled = sorted(name for name, count in Counter(names).items() if count > 1)
         if doubled:
             self.detach()
             raise ConfigError(f"two signals measure {doubled[0]!r}; leave one of them out")
@@ -133,7 +137,7 @@ class Observation:
         parts = [
             value.detach().to(self._device, torch.float32).reshape(1)
             if isinstance(value, torch.Tensor)
-            else torch.tensor([value], dtype=torch.float32, device=self._device)
+            else torch.full((1,), value, dtype=torch.float32, device=self._device)
             for value in values
         ]
         return torch.cat(parts)

@@ -1,13 +1,14 @@
 """Provenance: which samples went into a step, told from the run directory alone."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from foreshock.core.errors import RunDirError
 from foreshock.data.order import Order
 from foreshock.journal import RunView
 
 
-class Trained(NamedTuple):
+@dataclass(frozen=True)
+class Trained:
     """One sample that trained.
 
     Attributes:

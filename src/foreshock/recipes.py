@@ -2,6 +2,7 @@
 
 import dataclasses
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from foreshock.core.errors import CatalogError, ConfigError
 from foreshock.core.policy import Policy
 from foreshock.core.rule import Rule
 from foreshock.core.signal import Signal
+from foreshock.monitor import Monitor
 
 _PLAIN: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 
@@ -69,6 +71,19 @@ class Recipe:
             raise ConfigError(f"Recipe.lag_steps is {self.lag_steps}; it must be 0 or more")
         if not self.causes:
             raise ConfigError("a Recipe needs at least one cause, to explain an incident with")
+
+    def monitor(
+        self, series: Sequence[str], update_series: frozenset[str], facts: Mapping[str, Any]
+    ) -> Monitor:
+        """The monitor that watches these series by this recipe; see `Monitor`."""
+        return Monitor(
+            series,
+            update_series=update_series,
+            detectors=self.detectors,
+            causes=self.causes,
+            quiet_steps=self.policy.quiet_steps,
+            facts=facts,
+        )
 
 
 def standard(settings: dict[str, Any] | None = None) -> Recipe:

@@ -8,6 +8,7 @@ import torch
 
 from foreshock.core.action import Capability
 from foreshock.core.errors import ConfigError
+from foreshock.norms import l2_norms
 
 
 class Update:
@@ -68,21 +69,17 @@ class Update:
     def gradient_norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Unscale, and return the norm of each gradient `[P]` and of all of them `[]`.
 
-        Norms are taken in fp32 at least; a parameter without a gradient counts as 0.
+        The first in fp64; the second in fp32, in which the clip is computed, so that a norm
+        beyond its range is Inf and the step is skipped. A parameter without a gradient
+        counts as 0.
         """
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
-        present = [
-            (place, _dense(parameter.grad))
-            for place, parameter in enumerate(self._parameters)
-            if parameter.grad is not None
-        ]
-        norms = torch.zeros(len(self._parameters), dtype=torch.float32, device=self._device)
-        if present:
-            places = torch.tensor([place for place, _ in present], device=self._device)
-            found = torch._foreach_norm([grad for _, grad in present], dtype=torch.float32)
-            norms[places] = torch.stack([norm.to(self._device) for norm in found])
-        return norms, torch.linalg.vector_norm(norms)
+        present = [_dense(p.grad) for p in self._parameters if p.grad is not None]
+        found = iter(l2_norms(present, self._device))
+        zero = torch.zeros((), dtype=torch.float64, device=self._device)
+        norms = torch.stack([zero if p.grad is None else next(found) for p in self._parameters])
+        return norms, torch.linalg.vector_norm(norms).to(torch.float32)
 
     def commit_or_skip(
         self, grad_norm: torch.Tensor, gate_limit: float, lr_factor: float
@@ -147,7 +144,12 @@ class Update:
         if self._clip is None:
             return
         coefficient = (self._clip / (grad_norm + 1e-6)).clamp(max=1.0)
-        grads = [_dense(p.grad) for p in self._parameters if p.grad is not None]
+        grads: list[torch.Tensor] = []
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                if parameter.grad.is_sparse:  # else its coalesced copy would be clipped
+                    parameter.grad = parameter.grad.coalesce()
+                grads.append(_dense(parameter.grad))
         for device in {grad.device for grad in grads}:
             same = [grad for grad in grads if grad.device == device]
             torch._foreach_mul_(same, coefficient.to(device))

@@ -26,6 +26,11 @@ class Watch:
     before that shows clipped norms: call `before_clip()` just before clipping to record the
     true ones.
 
+    With a `GradScaler`, `scaler.step` hands the scale over where gradients are still scaled
+    (fused optimizers); it is divided out. `before_clip()` belongs after `scaler.unscale_`. An
+    update that a fused optimizer skips for an overflow is read as not committed. Others are
+    then not called at all: such a step is not recorded, and its loss counts towards the next.
+
     Args:
         model: the module that is trained.
         optimizer: its optimizer.
@@ -68,13 +73,17 @@ class Watch:
         signals = tuple(one for one in recipe.signals if with_loss or one.name != LOSS.name)
         self._with_loss = with_loss
         self._observation = Observation(signals, site, recipe.lag_steps)
-        self.monitor = Monitor(
-            self._observation.series,
-            update_series=self._observation.update_series,
-            detectors=recipe.detectors,
-            causes=recipe.causes,
-            quiet_steps=recipe.policy.quiet_steps,
-        )
+        try:
+            self.monitor = Monitor(
+                self._observation.series,
+                update_series=self._observation.update_series,
+                detectors=recipe.detectors,
+                causes=recipe.causes,
+                quiet_steps=recipe.policy.quiet_steps,
+            )
+        except BaseException:
+            self._observation.detach()
+            raise
         self._terms = tuple(terms)
         self._on_alarm = on_alarm
         self._step = 0
@@ -93,16 +102,17 @@ class Watch:
 
         Raises:
             ConfigError: its terms are not those that were announced.
+            LoopError: it is not a single number.
         """
         if set(terms) != set(self._terms):
             raise ConfigError(
                 f"loss terms {sorted(terms)} were given, but watch was called with "
                 f"terms={sorted(self._terms)}"
             )
-        value = torch.as_tensor(loss).detach().reshape(())
-        self._losses.append(value)
-        for name, term in terms.items():
-            self._terms_seen.setdefault(name, []).append(torch.as_tensor(term).detach())
+        told = {name: self._number(name, value) for name, value in ({"": loss} | terms).items()}
+        self._losses.append(told.pop(""))
+        for name, term in told.items():
+            self._terms_seen.setdefault(name, []).append(term)
 
     def before_clip(self) -> None:
         """Record the gradient norms now, before the loop clips them."""
@@ -121,10 +131,12 @@ class Watch:
 
     def close(self) -> None:
         """Read what is left, and leave model and optimizer exactly as they were."""
-        self._read(drain=True)
-        for hook in self._hooks:
-            hook.remove()
-        self._observation.detach()
+        try:
+            self._read(drain=True)
+        finally:
+            for hook in self._hooks:
+                hook.remove()
+            self._observation.detach()
 
     def __enter__(self) -> "Watch":
         return self
@@ -139,7 +151,7 @@ class Watch:
                 "watched.loss(loss), or watch with with_loss=False"
             )
         with torch.no_grad():
-            norms, total = self._norms or self._update.gradient_norms()
+            norms, total = self._norms or self._unscaled(optimizer)
             self._moment = Moment(
                 loss=self._mean(self._losses),
                 grad_norms=norms,
@@ -149,15 +161,33 @@ class Watch:
             )
             self._observation.before_update(self._moment)
 
-    def _after_step(self, *_: Any) -> None:
+    def _unscaled(self, optimizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        norms, total = self._update.gradient_norms()
+        scale = getattr(optimizer, "grad_scale", None)
+        return (norms, total) if scale is None else (norms / scale, total / scale)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
         assert self._moment is not None
         self._step += 1
         with torch.no_grad():
             made = torch.ones((), dtype=torch.bool, device=self._device)
+            found_inf = getattr(optimizer, "found_inf", None)
+            if found_inf is not None:
+                made = (found_inf == 0).reshape(())
             self._observation.after_update(self._moment, self._step, made)
         self._norms, self._moment = None, None
         self._losses, self._terms_seen = [], {}
         self._read(drain=False)
+
+    def _number(self, name: str, value: Any) -> torch.Tensor:
+        found = torch.as_tensor(value).detach()
+        if found.numel() != 1:
+            what = f"loss term {name!r}" if name else "loss"
+            raise LoopError(
+                f"step {self._step + 1}: the {what} must be a single number, got a tensor of "
+                f"shape {tuple(found.shape)}; tell its mean"
+            )
+        return found.reshape(())
 
     def _mean(self, values: list[torch.Tensor]) -> torch.Tensor:
         if not values:

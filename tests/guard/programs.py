@@ -22,7 +22,7 @@ CADENCE = Cadence(memory_steps=5, memory_keep=3, disk_steps=20, disk_keep=3)
 
 
 class Sentences:
-    """Deterministic samples `[LENGTH]` of a cycle with one wrong token; poisoned ones are another language."""
+    """Samples `[LENGTH]` of a cycle with one wrong token; poisoned ones are another language."""
 
     def __init__(self, size: int, *, seed: int = 0, poisoned: bool = False) -> None:
         self._size, self._seed, self._poisoned = size, seed, poisoned

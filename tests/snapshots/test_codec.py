@@ -305,7 +305,7 @@ def test_no_structure_raises_anything_else(structure):
 
 
 @given(json_values, st.sampled_from(["snapshot", "structure", "files", "format", None]))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_no_manifest_raises_anything_else(tmp_path_factory, value, field):
     store = store_at(tmp_path_factory.mktemp("store"))
     store.write(ref_of(), {"a": torch.ones(2)})
@@ -326,7 +326,7 @@ def test_no_manifest_raises_anything_else(tmp_path_factory, value, field):
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_no_bytes_raise_anything_else(tmp_path_factory, data):
     store = store_at(tmp_path_factory.mktemp("store"))
     store.write(ref_of(), {"a": torch.ones(2)})

@@ -40,23 +40,20 @@ def command(  # noqa: PLR0917 - the options of a command line
     built = build(function, settings)
     console = Console(stderr=True, quiet=as_json)
     name = program.rpartition(":")[2]
-    with _progress(console, max_steps) as bar:
-        guard = guard_for(
-            built,
-            name=name,
-            run_dir=run_dir,
-            recipe=recipe,
-            max_steps=max_steps,
-            resume=resume,
-            listener=_listener(bar, console),
-        )
-        with guard:
-            train(built, guard)
-            outcome = _outcome(guard, run_dir)
-    if as_json:
-        print(json_format.dumps(outcome, allow_nan=False))
-    else:
-        Console().print(_sentence(outcome))
+    bar = _progress(console, max_steps)
+    guard = guard_for(
+        built,
+        name=name,
+        run_dir=run_dir,
+        recipe=recipe,
+        max_steps=max_steps,
+        resume=resume,
+        listener=_listener(bar, console),
+    )
+    with guard, bar:
+        train(built, guard)
+        outcome = _outcome(guard, run_dir)
+    typer.echo(json_format.dumps(outcome, allow_nan=False) if as_json else _sentence(outcome))
     if guard.halted is not None:
         raise typer.Exit(3)
 
@@ -90,6 +87,7 @@ def _progress(console: Console, max_steps: int) -> Progress:
         TextColumn("loss {task.fields[loss]}"),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     )
     bar.add_task("train", total=max_steps, loss="-")
     return bar
@@ -98,17 +96,21 @@ def _progress(console: Console, max_steps: int) -> Progress:
 def _listener(bar: Progress, console: Console) -> Any:
     task = bar.tasks[0].id
 
+    def tell(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
     def listen(kind: str, content: Any) -> None:
         if kind == "step":
             row, series = content["row"], content["series"]
-            loss = f"{row.values[series.index('loss/global')]:.4g}"
+            known = "loss/global" in series
+            loss = f"{row.values[series.index('loss/global')]:.4g}" if known else "-"
             bar.update(task, completed=row.step, loss=loss)
         elif kind == "plan":
-            console.print(f"step {bar.tasks[0].completed:.0f}: {content['plan'].plan.why}")
+            tell(f"step {bar.tasks[0].completed:.0f}: {content['plan'].plan.why}")
         elif kind == "action":
-            console.print(f"  {content['result']}")
+            tell(f"  {content['result']}")
         elif kind == "verification":
-            console.print("  verified" if content["passed"] else "  verification failed")
+            tell("  verified" if content["passed"] else "  verification failed")
 
     return listen
 

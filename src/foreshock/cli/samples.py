@@ -2,6 +2,7 @@
 
 import json as json_format
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ def command(
 
     found = samples_of(Journal.read(RealDisk(), run_dir), step, attempt)
     if as_json:
-        print(json_format.dumps([one._asdict() for one in found]))
+        print(json_format.dumps([asdict(one) for one in found]))
         return
     console = Console()
     if not found:

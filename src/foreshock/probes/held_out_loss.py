@@ -14,7 +14,7 @@ class HeldOutLoss(Probe):
     """The program's own loss on held-out batches, one value a batch.
 
     Args:
-        batches: what `loss` accepts; several small ones tell noise from change better
+        batches: a sequence of what `loss` accepts; several small ones tell noise from change better
             than a large one.
         loss: `(model, batch) -> tensor or Loss`.
 
@@ -31,5 +31,13 @@ class HeldOutLoss(Probe):
             raise ProgramError("held-out loss needs at least one batch, got none")
 
     def measure(self, model: Any) -> list[float]:
-        values = [self.loss(model, batch) for batch in self.batches]
-        return [float(one.total if isinstance(one, Loss) else one) for one in values]
+        return [self._value(model, place) for place in range(len(self.batches))]
+
+    def _value(self, model: Any, place: int) -> float:
+        try:
+            loss = self.loss(model, self.batches[place])
+            return float(loss.total if isinstance(loss, Loss) else loss)
+        except Exception as error:
+            raise ProgramError(
+                f"held-out batch {place}: the program's loss raised {type(error).__name__}: {error}"
+            ) from error

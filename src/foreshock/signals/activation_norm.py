@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from foreshock.core.names import ACTIVATION_NORM, series_name
+from foreshock.core.names import ACTIVATION_NORM, GLOBAL, series_name
 from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site
+from foreshock.norms import l2_norms
 
 
 def last_norm_layer(model: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
@@ -15,6 +16,7 @@ def last_norm_layer(model: torch.nn.Module) -> tuple[str, torch.nn.Module] | Non
         (path, module)
         for path, module in model.named_modules()
         if "norm" in type(module).__name__.lower() and not list(module.children())
+        if "parametrizations" not in path.split(".")  # weight norm sees weights
     ]
     outside = [found for found in norms if not any(part.isdigit() for part in found[0].split("."))]
     return (outside or norms or [None])[-1]
@@ -22,15 +24,17 @@ def last_norm_layer(model: torch.nn.Module) -> tuple[str, torch.nn.Module] | Non
 
 class _AttachedActivation(Attached):
     def __init__(self, path: str, module: torch.nn.Module, device: torch.device) -> None:
-        self.series = (series_name(ACTIVATION_NORM.name, path),)
+        self.series = (series_name(ACTIVATION_NORM.name, path or GLOBAL),)
         self._squares = torch.zeros((), dtype=torch.float64, device=device)
         self._num_forwards = 0
-        self._hook = module.register_forward_pre_hook(self._see)
+        self._hook = module.register_forward_pre_hook(self._see, with_kwargs=True)
 
-    def _see(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        if module.training and torch.is_grad_enabled() and inputs:
-            square = inputs[0].detach().float().square().mean()
-            self._squares = self._squares + square.to(torch.float64)
+    def _see(self, module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = [*inputs, *named.values()]
+        if module.training and torch.is_grad_enabled() and given and given[0].numel():
+            value = given[0].detach()
+            size = l2_norms([value], self._squares.device)[0]
+            self._squares = self._squares + size.square() / value.numel()
             self._num_forwards += 1
 
     def measure(self, moment: Moment) -> torch.Tensor:

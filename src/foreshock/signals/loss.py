@@ -20,14 +20,15 @@ class _AttachedLoss(Attached):
         self.series = (*names, *(series_name(LOSS.name, term) for term in terms))
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        loss = moment.loss.to(torch.float64)
+        device = self._average.device
+        loss = moment.loss.to(device, torch.float64)
         finite = torch.isfinite(loss)
         kept = self._decay * self._average + (1 - self._decay) * loss
         self._average = torch.where(finite, kept, self._average)
         weight = self._decay * self._weight + (1 - self._decay)
         self._weight = torch.where(finite, weight, self._weight)
-        smoothed = self._average / self._weight.clamp(min=1 - self._decay)
-        terms = [moment.terms[term].to(torch.float64) for term in self._terms]
+        smoothed = self._average / self._weight  # NaN until there is a finite loss
+        terms = [moment.terms[term].to(device, torch.float64).reshape(()) for term in self._terms]
         return torch.stack([loss, smoothed, *terms])
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,7 +43,8 @@ class _AttachedLoss(Attached):
 class LossSignal(Signal):
     """The step's mean loss, its exponential average (bias-corrected), and each term.
 
-    A non-finite loss is recorded as it is and left out of the average.
+    A non-finite loss is recorded as it is and left out of the average, which is NaN until
+    there is a finite one.
 
     Args:
         decay: weight of the past in the average; 0.98 remembers about 50 steps.

@@ -7,6 +7,7 @@ import torch
 
 from foreshock.core.names import PARAM_NORM, series_name
 from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site
+from foreshock.norms import l2_norms
 
 
 class _AttachedParamNorm(Attached):
@@ -16,10 +17,8 @@ class _AttachedParamNorm(Attached):
 
     def measure(self, moment: Moment) -> torch.Tensor:
         with torch.no_grad():
-            norms = torch._foreach_norm(self._parameters, dtype=torch.float32)
-            device = norms[0].device
-            stacked = torch.stack([norm.to(device) for norm in norms])
-            return torch.linalg.vector_norm(stacked.to(torch.float64)).reshape(1)
+            norms = l2_norms(self._parameters, self._parameters[0].device)
+            return torch.linalg.vector_norm(norms).reshape(1)
 
 
 @dataclass(frozen=True, kw_only=True)

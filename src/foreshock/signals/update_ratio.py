@@ -9,6 +9,7 @@ import torch
 from foreshock.core.errors import ConfigError
 from foreshock.core.names import UPDATE_RATIO, module_group, series_name
 from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site
+from foreshock.norms import l2_norms
 
 
 def coprime_stride(numel: int, samples: int) -> int:
@@ -61,10 +62,7 @@ class _AttachedUpdateRatio(Attached):
         return both[0] / both[1].clamp(min=1e-30)
 
     def _squares(self, tensors: "list[torch.Tensor] | tuple[torch.Tensor, ...]") -> torch.Tensor:
-        norms = torch._foreach_norm(tensors, dtype=torch.float32)
-        device = self._scale.device
-        stacked = torch.stack([norm.to(device) for norm in norms]).to(torch.float64)
-        return stacked.square() * self._scale
+        return l2_norms(tensors, self._scale.device).square() * self._scale
 
 
 @dataclass(frozen=True, kw_only=True)
