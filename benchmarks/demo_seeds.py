@@ -7,8 +7,11 @@ Resumable: seeds that are in the file already are not run again.
 
 import argparse
 import json
+import multiprocessing
+import os
 import platform
 import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,22 +28,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--json", type=Path, default=None, help="where results are kept")
-    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a thread each")
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
     kept: dict[str, Any] = {}
     if options.json is not None and options.json.exists():
         kept = json.loads(options.json.read_text())["runs"]
     jobs = [(f"{kind}-{seed}", kind, seed) for seed in range(options.seeds) for kind in KINDS]
-    with Progress() as bar:
-        task = bar.add_task("demo", total=len(jobs))
-        for name, kind, seed in jobs:
-            if name not in kept:
-                kept[name] = run(kind, seed)
-                if options.json is not None:
-                    options.json.parent.mkdir(parents=True, exist_ok=True)
-                    options.json.write_text(json.dumps(summary(kept), indent=1) + "\n")
+    waiting = [job for job in jobs if job[0] not in kept]
+    spawn = multiprocessing.get_context("spawn")
+    with Progress() as bar, ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
+        task = bar.add_task("demo", total=len(jobs), completed=len(jobs) - len(waiting))
+        running = {pool.submit(run, kind, seed): name for name, kind, seed in waiting}
+        for done in as_completed(running):
+            kept[running[done]] = done.result()
+            if options.json is not None:
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(json.dumps(summary(kept), indent=1) + "\n")
             bar.advance(task)
     print(json.dumps({key: value for key, value in summary(kept).items() if key != "runs"}))
 
@@ -49,7 +52,8 @@ KINDS = ("faults", "healthy")
 
 
 def run(kind: str, seed: int) -> dict[str, Any]:
-    """One demo, without its curves."""
+    """One demo on one thread, without its curves."""
+    torch.set_num_threads(1)
     faults = DemoFaults.draw(seed) if kind == "faults" else None
     with tempfile.TemporaryDirectory() as folder:
         result = play(
@@ -69,7 +73,7 @@ def summary(runs: dict[str, Any]) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "foreshock": foreshock.__version__,
         "torch": torch.__version__,
-        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "accelerator": None},
         "faulty_runs": len(faulty),
         "faulty_runs_passed": sum(run["passed"] for run in faulty),
         "healthy_runs": len(healthy),
@@ -77,7 +81,7 @@ def summary(runs: dict[str, Any]) -> dict[str, Any]:
         "excess_loss_ratio_unguarded_to_guarded": round(unguarded / guarded, 2)
         if guarded
         else None,
-        "runs": runs,
+        "runs": dict(sorted(runs.items())),
     }
 
 

@@ -37,7 +37,8 @@ def load_program(reference: str) -> ProgramFunction:
     if spec is None or spec.loader is None:
         raise ProgramError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    if getattr(sys.modules.get(path.stem), "__file__", None) in (None, spec.origin):
+    known = sys.modules.get(path.stem)
+    if known is None or getattr(known, "__file__", None) == spec.origin:
         sys.modules[path.stem] = module  # where pickle and dataclasses look for it
     folder = str(path.parent.resolve())
     if folder not in sys.path:
@@ -157,10 +158,10 @@ def seed_everything(seed: int) -> None:
 def _what(error: BaseException) -> str:
     """An exception on one line, with the place in the user's file that raised it."""
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
-    own = [frame for frame in frames if not frame.filename.startswith("<")]
-    packages = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
-    near = [frame for frame in own if not frame.filename.startswith(packages)]
-    if isinstance(error, SyntaxError) or not near:
+    others = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+    foreign = (str(Path(__file__).parent), *others)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(foreign)]
+    if isinstance(error, SyntaxError) or not own:
         return said
-    return f"{said} ({near[-1].filename}, line {near[-1].lineno})"
+    return f"{said} ({own[-1].filename}, line {own[-1].lineno})"

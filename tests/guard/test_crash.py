@@ -88,7 +88,7 @@ def go(disk, scenario, run_dir=RUN):
 
 
 SCENARIOS = ["dense", "lag", "probes", "epochs", "skips", "late"]
-known: dict[str, tuple[str, int]] = {}
+known: dict[str, tuple[str, int, int]] = {}
 
 
 def untouched(scenario):
@@ -96,12 +96,12 @@ def untouched(scenario):
         disk = SimulatedDisk()
         digest, guard = go(disk, scenario)
         assert guard.book.incidents, scenario
-        known[scenario] = digest, disk.num_changes
+        known[scenario] = digest, disk.num_changes, guard.num_quarantined
     return known[scenario]
 
 
 def crash_and_resume(scenario, changes, *, again=None):
-    expected, _ = untouched(scenario)
+    expected, *_ = untouched(scenario)
     disk = SimulatedDisk()
     disk.fail_after(changes, PowerLoss(), seed=changes)
     with pytest.raises(PowerLoss):
@@ -116,10 +116,10 @@ def crash_and_resume(scenario, changes, *, again=None):
     else:
         digest, guard = go(disk, scenario)
     assert digest == expected
-    check_once(guard)
+    check_once(guard, scenario)
 
 
-def check_once(guard):
+def check_once(guard, scenario):
     """Nothing was decided or carried out twice."""
     records = guard._journal.records
     plans = [r["plan_id"] for r in records if r["kind"] == "plan"]
@@ -129,8 +129,9 @@ def check_once(guard):
     for incident in guard.book.incidents:
         for record in incident.plans:
             assert record.done == len(record.plan.actions)
-    entries = [e.entry_id for e in guard._stream.ledger.entries]
-    assert len(entries) == len(set(entries))
+    aside = {r["key"]: r["entry"] for r in records if r["kind"] == "quarantined"}
+    assert [entry["entry_id"] for entry in aside.values()] == list(aside)
+    assert guard.num_quarantined == untouched(scenario)[2]
     assert len(guard._control._lr_factors) == len(
         {r["key"] for r in records if r["kind"] == "lr_scaled"}
     )
@@ -141,14 +142,14 @@ def check_once(guard):
     ("scenario", "part"), [("dense", 1), ("dense", 2), ("dense", 3), ("epochs", 2), ("epochs", 3)]
 )
 def test_power_loss(scenario, part):
-    _, total = untouched(scenario)
+    _, total, _ = untouched(scenario)
     crash_and_resume(scenario, (2 * part + 1) * total // 8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_power_loss_at_every_seventh_change(scenario):
-    _, total = untouched(scenario)
+    _, total, _ = untouched(scenario)
     for changes in range(1, total, 7):
         crash_and_resume(scenario, changes, again=5 + changes // 2 if changes % 2 else None)
 
@@ -156,7 +157,7 @@ def test_power_loss_at_every_seventh_change(scenario):
 @pytest.mark.slow
 def test_power_loss_at_every_change_while_plans_are_carried_out():
     """From the first plan to the closing of the incident, one change after the other."""
-    _, total = untouched("dense")
+    _, total, _ = untouched("dense")
     disk = SimulatedDisk()
     first = last = None
 
@@ -218,25 +219,25 @@ def killed(run_dir, scenario, after):
 
 
 def check_kills(tmp_path, scenario, moments):
-    expected, _ = untouched(scenario)
+    expected, *_ = untouched(scenario)
     for number, after in enumerate(moments):
         run_dir = tmp_path / f"run{number}"
         done = killed(run_dir, scenario, after)
         assert done.returncode == -signal.SIGKILL, done.stderr
         digest, guard = go(RealDisk(), scenario, run_dir)
         assert digest == expected
-        check_once(guard)
+        check_once(guard, scenario)
 
 
 def test_kill_9(tmp_path):
-    _, total = untouched("dense")
+    _, total, _ = untouched("dense")
     check_kills(tmp_path, "dense", [total // 2])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["dense", "epochs"])
 def test_kill_9_at_ten_moments(tmp_path, scenario):
-    _, total = untouched(scenario)
+    _, total, _ = untouched(scenario)
     rng = np.random.default_rng(1)
     check_kills(tmp_path, scenario, sorted(rng.integers(2, total - 2, size=10).tolist()))
 

@@ -144,3 +144,26 @@ def test_half_a_step_at_the_end_of_the_data_is_told_and_leaves_nothing(tmp_path)
     assert record["positions"] == list(range(32, 40))
     assert all(p.grad is None for p in training.model.parameters())
     assert guard._journal.records[-1]["kind"] == "run_finished"
+
+
+@pytest.mark.parametrize("stop", [23, 29])
+def test_a_killed_run_aims_its_rollbacks_at_what_the_untouched_one_would(tmp_path, stop):
+    """Snapshots in memory are gone, yet their labels are not: see `RunState.refs`."""
+
+    def aims(guard):
+        return sorted((ref.step, ref.digest, ref.health.healthy) for ref in guard._attempts.refs())
+
+    training = make()
+    training.model.train()
+    at_twenty = None
+    with guarded(training, tmp_path / "run") as guard:
+        for batch in guard:
+            if guard.step_number == 20:
+                at_twenty = aims(guard)
+            if guard.step_number == stop:
+                break
+            take_step(training, guard, batch)
+    with guarded(make(), tmp_path / "run", resume=True) as resumed:
+        assert resumed.step_number == 20
+        assert [step for step, *_ in at_twenty] == [0, 10, 15, 20]
+        assert aims(resumed) == at_twenty

@@ -49,17 +49,16 @@ def test_the_same_data_again_gives_the_same_run(tmp_path, optimizer, scaler, acc
 
 
 def trained_positions(guard):
-    """Positions by attempt, and those that the final lineage trained on."""
+    """The positions that each step of the lineage which remains has trained."""
     final: dict[int, tuple[int, ...]] = {}
-    for attempt in range(1, guard.attempt + 1):
-        path = guard._journal.run_dir / "data" / f"attempt-{attempt:05d}.bin"
-        if not path.exists():
+    for record in guard._journal.records:
+        if record["kind"] != "attempt_started":
             continue
-        steps = dict(read_provenance(RealDisk(), path))
-        if steps:
-            first = min(steps)
-            final = {step: where for step, where in final.items() if step < first}
-            final |= {step: tuple(where) for step, where in steps.items()}
+        final = {step: where for step, where in final.items() if step <= record["step"]}
+        path = guard._journal.run_dir / "data" / f"attempt-{record['attempt']:05d}.bin"
+        if path.exists():
+            provenance = read_provenance(RealDisk(), path)
+            final |= {step: tuple(where) for step, where in provenance.items()}
     return final
 
 

@@ -175,6 +175,32 @@ def test_once_there_is_room_again_a_crash_loses_no_decision(full_from):
         assert go(disk) == expected
 
 
+def test_no_snapshot_passes_decisions_that_the_disk_has_not_taken(tmp_path):
+    """A resume from such a snapshot would have lost a quarantine that its data order shows."""
+
+    class NoDecisions(FullDisk):
+        def __getattr__(self, name):
+            method = getattr(self.disk, name)
+            if name != "append":
+                return method
+
+            def refused(path, data):
+                if path.name == "decisions.jsonl" and guard.step_number >= 12:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return method(path, data)
+
+            return refused
+
+    training = make(stages=poisoned_stages(300, 80, 200))
+    cadence = Cadence(memory_steps=5, memory_keep=3, disk_steps=10, disk_keep=9)
+    guard = guarded(training, tmp_path / "run", disk=NoDecisions(0), recipe=recipe(cadence=cadence))
+    run(training, guard)
+    assert guard.book.incidents
+    names = sorted(path.name for path in (tmp_path / "run/snapshots").iterdir())
+    assert names[:2] == ["00000000-a00001", "00000010-a00001"]
+    assert all(name.endswith("a00001") for name in names)
+
+
 def test_a_loop_with_its_own_loader_cannot_be_rolled_back(tmp_path):
     training = make()
     training.stream = [torch.zeros(2, 4, dtype=torch.long)] * 3

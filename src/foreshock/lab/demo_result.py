@@ -29,6 +29,8 @@ class DemoResult:
         noise: standard deviation of the held-out loss between healthy runs that saw other
             data, from the forks.
         finished: whether the guarded run reached its last step.
+        rules: whether the online data rules were on, so that the shard may never get in.
+        num_refused: samples that they refused.
     """
 
     faults: DemoFaults | None
@@ -36,6 +38,8 @@ class DemoResult:
     incidents: list[dict[str, Any]] = field(default_factory=list)
     noise: float = math.nan
     finished: bool = True
+    rules: bool = False
+    num_refused: int = 0
 
     @property
     def passed(self) -> bool:
@@ -44,8 +48,8 @@ class DemoResult:
             return self.finished and not self.incidents
         causes = [incident["cause"] for incident in self.incidents]
         expected = [self.faults.shard.cause, self.faults.moments.cause]
-        verified = all(incident["verified"] for incident in self.incidents)
-        return self.finished and causes == expected and verified
+        caught = causes == expected or (self.rules and causes == expected[1:])
+        return self.finished and caught and all(one["verified"] for one in self.incidents)
 
     def to_json(self) -> dict[str, Any]:
         """A strict JSON object."""
@@ -57,6 +61,7 @@ class DemoResult:
             "incidents": self.incidents,
             "excess_loss_guarded": self._excess("guarded"),
             "excess_loss_unguarded": self._excess("unguarded"),
+            "samples_refused_by_rules": self.num_refused,
             "steps_to_recover": sum(known) if known else None,
             "held_out_noise": json_number(self.noise),
             "curves": {

@@ -51,7 +51,7 @@ def play(
         listener: hears of the Guard's work.
     """
     settings = demo_settings(faults, seed)
-    result = DemoResult(faults=faults, traces={})
+    result = DemoResult(faults=faults, traces={}, rules=rules)
     keep_at = faults.poison_step if faults is not None and guard else None
     twin, kept = run_plain(TWIN, settings, faults, struck=False, progress=progress, keep_at=keep_at)
     result.traces[TWIN] = twin
@@ -68,6 +68,7 @@ def play(
     )
     result.traces["guarded"] = trace
     result.finished = engine.halted is None
+    result.num_refused = sum(record["kind"] == "rejected" for record in engine.records)
     result.incidents = incidents_of(engine, trace, twin, result.noise)
     content = json.dumps(result.to_json(), indent=1, allow_nan=False)
     write_file(RealDisk(), run_dir / "demo.json", [content.encode()])

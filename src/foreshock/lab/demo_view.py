@@ -170,6 +170,8 @@ def story(result: Mapping[str, Any], *, report: str | None) -> Group:
         text = f"Without Foreshock: excess held-out loss {result['excess_loss_unguarded']} nats x"
         return Group(*parts, Text(f"{text} steps\nagainst the untouched twin"))
     parts.append(Text("What Foreshock made of it", "bold"))
+    if refused := result["samples_refused_by_rules"]:
+        parts.append(Text(f"  {refused} samples were refused at the door by the data rules"))
     if not result["incidents"]:
         parts.append(Text("  no incident"))
     for number, one in enumerate(result["incidents"], 1):
