@@ -1,7 +1,7 @@
 """Watching changes nothing, and sees what there is to see."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,15 @@ from tests.guard.programs import LENGTH, OPTIMIZERS, VOCABULARY, TinyModel, loss
 from tests.signals.test_contract import hooks_of
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer, Any], None]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small models are faster on one thread, and the machine is shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def batch() -> torch.Tensor:
@@ -71,9 +80,16 @@ def values(watched: Watch, series: str) -> list[float]:
     return [reading.value for reading in watched.readings(series)]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(
+    ("optimizer", "scaled", "clip"),
+    [
+        ("adamw", False, None),
+        ("adamw", True, None),
+        ("fused", True, None),
+        ("fused", True, 0.5),
+        ("sgd", False, 0.5),
+    ],
+)
 def test_training_is_bit_identical_with_and_without(
     optimizer: str, scaled: bool, clip: float | None
 ) -> None:
@@ -133,10 +149,8 @@ def test_hooks_come_off_after_an_exception_even_if_the_listener_raises_too() -> 
         raise KeyError("listener")
 
     spoil = lambda step, loss: loss * torch.nan if step == 2 else loss  # noqa: E731
-    with pytest.raises(KeyError, match="listener"):
-        with watch(model, optimizer, on_alarm=listener) as watched:
-            steps(model, optimizer, watched, 2, spoil=spoil)
-            raise ZeroDivisionError
+    with pytest.raises(KeyError, match="listener"), watch(model, optimizer, on_alarm=listener) as w:
+        steps(model, optimizer, w, 2, spoil=spoil)
     assert hooks_of(model) == clean
     assert not optimizer._optimizer_step_pre_hooks
     with pytest.raises(ZeroDivisionError), watch(model, optimizer, with_loss=False):

@@ -9,7 +9,7 @@ import torch
 import foreshock
 from foreshock.catalog import members
 from foreshock.core.action import Capability
-from foreshock.core.errors import CapabilityError, RunDirError
+from foreshock.core.errors import CapabilityError, ConfigError, RunDirError
 from foreshock.core.policy import Policy
 from foreshock.data.stream import Stream
 from foreshock.durable import Disk
@@ -43,6 +43,19 @@ def check_policy(policy: Policy, capabilities: frozenset[Capability], *, resume:
                 f"the policy may order {name!r}, which needs {', '.join(sorted(missing))}; give "
                 "the Guard a foreshock.Stream, or a policy with can_rollback=False"
             )
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Refuse a scheduler that cannot be stepped once a step.
+
+    Raises:
+        ConfigError: it needs a metric.
+    """
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError(
+            "ReduceLROnPlateau needs a metric at each step, which the Guard does not have; use a "
+            "scheduler of the step number"
+        )
 
 
 def run_identity(

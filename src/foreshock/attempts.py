@@ -188,6 +188,9 @@ class Attempts:
             for incident in book.incidents
             if incident.covers(step)
         ]
+        if not self._on_cadence(step):
+            # An uninterrupted run does not have it: a rollback must not aim at it either.
+            concerns.append("taken off the cadence, where the run was stopped")
         if not self.state.optimizer_is_finite(self._optimizer):
             concerns.append("the optimizer's state holds a NaN or an Inf")
         try:
@@ -221,6 +224,10 @@ class Attempts:
                 f"step {step}: a snapshot could not be written ({error.strerror or error}); "
                 "training goes on, and more progress is at risk until the disk takes one"
             )
+
+    def _on_cadence(self, step: int) -> bool:
+        every = [self._cadence.disk_steps, self._cadence.memory_steps]
+        return any(steps and step % steps == 0 for steps in every)
 
     def _have(self, *, durable: bool) -> bool:
         step = self.progress.step

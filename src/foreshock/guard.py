@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from foreshock.admission import capabilities_of, check_policy, open_journal, run_identity
+from foreshock.admission import (
+    capabilities_of,
+    check_policy,
+    check_scheduler,
+    open_journal,
+    run_identity,
+)
 from foreshock.attempts import Attempts, Progress
 from foreshock.control import Control
 from foreshock.core.errors import ConfigError, LoopError
@@ -108,6 +114,7 @@ class Guard:
         self.capabilities = capabilities_of(update, self._feed.stream)
         """What this loop lets Foreshock do."""
         check_policy(recipe.policy, self.capabilities, resume=resume)
+        check_scheduler(scheduler)
         parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         parts["stream"] = self._feed.stream
         present = {key: part for key, part in parts.items() if part is not None}
@@ -188,8 +195,6 @@ class Guard:
                 self._resumed_random = clone_tree(self._random.capture())
             undo.pop_all()
 
-    # ---- what a loop uses -----------------------------------------------------------
-
     def __iter__(self) -> "Guard":
         return self
 
@@ -266,8 +271,6 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- what others may ask --------------------------------------------------------
-
     @property
     def step_number(self) -> int:
         """Optimizer steps taken, skipped ones included; falls when time goes back."""
@@ -301,8 +304,6 @@ class Guard:
     def digest(self) -> str:
         """Digest of weights, optimizer, schedule, scaler, RNG, stream and tracked state."""
         return self._state.digest()
-
-    # ---- between steps --------------------------------------------------------------
 
     def _between_steps(self) -> None:
         if not self._started:
@@ -355,8 +356,7 @@ class Guard:
                 self._absorb(drain=True)
                 waiting = self.book.unfinished_plan is not None
                 if not waiting and not self._recovery.verify_if_settled():
-                    if isinstance(end, NothingLeftError):
-                        self._recovery.hand_over(str(end))
+                    self._recovery.end_of_data(end, self.num_quarantined)
                     self._finish()
                     raise StopIteration from None
                 self._between_steps()

@@ -7,6 +7,7 @@ from foreshock.attempts import Attempts
 from foreshock.catalog import make
 from foreshock.control import Control
 from foreshock.core.incident import Outcome, PlanRecord
+from foreshock.data.stream import NothingLeftError
 from foreshock.supervision import Supervisor
 
 Tell = Callable[[str, Mapping[str, Any]], None]
@@ -101,6 +102,14 @@ class Recovery:
         self._control.halt("\n".join(lines))
         if incident is not None:
             self._close(Outcome.HALTED)
+
+    def end_of_data(self, end: Exception, num_quarantined: int) -> None:
+        """Hand over if the data ended for want of samples, or before a recovery was proved."""
+        if isinstance(end, NothingLeftError):
+            self.hand_over(str(end))
+        elif self._supervisor.book.open is not None:
+            aside = f"{num_quarantined} samples are set aside"
+            self.hand_over(f"the data ended before the recovery was proved; {aside}")
 
     def resume(self) -> None:
         """Take up an interrupted run: finish the plan it was in, else go to its newest state.

@@ -1,5 +1,6 @@
 """One optimizer step: micro-steps gathered, gated, updated, observed."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,8 +76,7 @@ class Stepping:
         with torch.no_grad():
             self._observation.before_update(moment)
         commit = self._update.commit_or_skip(total, gate_limit, lr_factor)
-        if self._scheduler is not None:
-            self._scheduler.step()
+        self._step_schedule()
         with torch.no_grad():
             self._observation.after_update(moment, step, commit)
         self.forget()
@@ -85,6 +85,14 @@ class Stepping:
         committed = bool(commit)
         reason = "" if committed else gate_reason(float(total), gate_limit)
         return Verdict(step=step, committed=committed, reason=reason)
+
+    def _step_schedule(self) -> None:
+        if self._scheduler is None:
+            return
+        with warnings.catch_warnings():
+            # torch warns if the very first update was skipped; that is as it should be here.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self._scheduler.step()
 
     def forget(self) -> None:
         """Drop what has been gathered of a step."""

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from foreshock.core.errors import LoopError, SnapshotError
-from tests.guard.programs import Average, Sentences, guarded, make, run, take_step
+from tests.guard.programs import (
+    Average,
+    Sentences,
+    guarded,
+    make,
+    poisoned_stages,
+    run,
+    take_step,
+)
 
 STEPS = 47  # durable snapshots at 0, 20 and 40
 VARIANTS = {
@@ -167,3 +175,19 @@ def test_a_killed_run_aims_its_rollbacks_at_what_the_untouched_one_would(tmp_pat
         assert resumed.step_number == 20
         assert [step for step, *_ in at_twenty] == [0, 10, 15, 20]
         assert aims(resumed) == at_twenty
+
+
+@pytest.mark.parametrize("stop", [53, 58, 59])
+def test_a_stop_soon_before_trouble_changes_nothing(tmp_path, stop):
+    """The snapshot of the stop is off the cadence: a rollback must not aim at it."""
+
+    def trained(folder, *stops):
+        for place, last in enumerate([*stops, 120]):
+            training = make(stages=poisoned_stages(480, 40))
+            guard = guarded(training, tmp_path / folder, max_steps=last, resume=place > 0)
+            digest = run(training, guard)
+        return digest, [p.plan.target_step for i in guard.book.incidents for p in i.plans]
+
+    whole, targets = trained("whole")
+    assert targets
+    assert trained("stopped", stop) == (whole, targets)

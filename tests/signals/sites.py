@@ -117,7 +117,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "fp64": lambda: _normed(torch.float64),
     "fp16": lambda: _normed(torch.float16),
     "bf16": lambda: _normed(torch.bfloat16),
-    "complex": lambda: _complex(),
+    "complex": lambda: _complex(),  # noqa: PLW0108 - defined below
     "sparse gradients": _sparse,
     "no norm layer": lambda: _on(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4)), 8, 4),
     "weight norm": lambda: _on(

@@ -42,6 +42,7 @@ class DiskStore:
         self._disk = disk
         self._folder = folder
         self._keep = keep
+        self._labels: dict[str, SnapshotRef] = {}  # a snapshot's label never changes
 
     def write(self, ref: SnapshotRef, tree: Any) -> None:
         """Make a snapshot durable.
@@ -120,6 +121,7 @@ class DiskStore:
 
     def remove(self, snapshot_id: str) -> None:
         """Remove one snapshot."""
+        self._labels.pop(snapshot_id, None)
         self._disk.remove_tree(self._folder / snapshot_id)
 
     def _names(self) -> list[str]:
@@ -128,6 +130,8 @@ class DiskStore:
         return [name for name in self._disk.list(self._folder) if not name.startswith(".")]
 
     def _label(self, name: str) -> SnapshotRef:
+        if name in self._labels:
+            return self._labels[name]
         body = self._manifest(name)
         try:
             ref = SnapshotRef.from_json(body["snapshot"])
@@ -135,6 +139,7 @@ class DiskStore:
             raise SnapshotError(f"snapshot {name}: {error}") from error
         if ref.id != name:
             raise SnapshotError(f"snapshot {name}: its label is that of {ref.id!r:.80}")
+        self._labels[name] = ref
         return ref
 
     def _bytes(self, snapshot_id: str, name: str) -> bytes:
