@@ -1,6 +1,6 @@
 """A complete program: a small GPT on the text of Python's own library, under Foreshock.
 
-    foreshock run quickstart.py:program --run-dir runs/first --max-steps 200
+foreshock run quickstart.py:program --run-dir runs/first --max-steps 200
 """
 
 import pydoc_data.topics
@@ -15,8 +15,8 @@ CONTEXT = 64
 class Windows:
     """Fixed windows of text: anything with a length and items is a dataset."""
 
-    def __init__(self, text: bytes) -> None:
-        self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    def __init__(self, text: bytes, device: str) -> None:
+        self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(device)
 
     def __len__(self) -> int:
         return len(self.text) // CONTEXT - 1
@@ -36,7 +36,8 @@ class Model(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x, mask = self.embed(tokens), nn.Transformer.generate_square_subsequent_mask(CONTEXT)
+        x = self.embed(tokens)
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=x.device)
         for block in self.blocks:
             x = block(x, src_mask=mask, is_causal=True)
         return self.head(self.norm(x))
@@ -48,8 +49,8 @@ def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 def program(settings: foreshock.Settings) -> foreshock.Program:
     text = "".join(pydoc_data.topics.topics.values()).encode()
-    train, held_out = Windows(text[:-20_000]), Windows(text[-20_000:])
-    model = Model()
+    train, held_out = (Windows(t, settings.device) for t in (text[:-20_000], text[-20_000:]))
+    model = Model().to(settings.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.get("lr", 2e-3))
     stream = foreshock.Stream({"help": train}, batch_size=16, seed=settings.seed)
     probe = [torch.stack([held_out[i + j] for j in range(4)]) for i in range(0, 32, 4)]

@@ -129,14 +129,10 @@ class Journal:
             disk.make_dir(run_dir)
         except (FileExistsError, NotADirectoryError):
             raise RunDirError(f"{run_dir} is a file: choose another run directory.") from None
+        _refuse_unless_empty(disk, run_dir)  # before a lock is left in someone's folder
         lock = disk.lock(run_dir / "lock")
         try:
-            found = sorted({*disk.list(run_dir)} - {"lock", ".run.json.tmp"})
-            if found:
-                what, todo = f"is not empty (it holds {found[0]})", ""
-                if "run.json" in found:
-                    what, todo = "holds a run already", "resume it with `--resume`, or "
-                raise RunDirError(f"{run_dir} {what}: {todo}choose another run directory.")
+            _refuse_unless_empty(disk, run_dir)
             known = decode_line(encode_line({"format": FORMAT, **identity}))
             text = json.dumps(known, indent=2) + "\n"
             write_file(disk, run_dir / "run.json", [text.encode()])
@@ -347,6 +343,15 @@ def read_provenance(disk: Disk, path: Path) -> Provenance:
     claims more positions than any batch has.
     """
     return decode_provenance(disk.read(path), str(path))
+
+
+def _refuse_unless_empty(disk: Disk, run_dir: Path) -> None:
+    found = sorted({*disk.list(run_dir)} - {"lock", ".run.json.tmp"})
+    if found:
+        what, todo = f"is not empty (it holds {found[0]})", ""
+        if "run.json" in found:
+            what, todo = "holds a run already", "resume it with `--resume`, or "
+        raise RunDirError(f"{run_dir} {what}: {todo}choose another run directory.")
 
 
 def _read_identity(disk: Disk, run_dir: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from foreshock.core.errors import ConfigError, LoopError
 from foreshock.core.names import LOSS
 from foreshock.core.reading import Reading
 from foreshock.core.signal import Moment, Site
-from foreshock.monitor import Monitor
 from foreshock.observation import Observation
 from foreshock.recipes import Recipe, watching
 from foreshock.update import Update, trained_parameters
@@ -74,12 +73,8 @@ class Watch:
         self._with_loss = with_loss
         self._observation = Observation(signals, site, recipe.lag_steps)
         try:
-            self.monitor = Monitor(
-                self._observation.series,
-                update_series=self._observation.update_series,
-                detectors=recipe.detectors,
-                causes=recipe.causes,
-                quiet_steps=recipe.policy.quiet_steps,
+            self.monitor = recipe.monitor(
+                self._observation.series, self._observation.update_series, {}
             )
         except BaseException:
             self._observation.detach()
