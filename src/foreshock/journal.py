@@ -129,7 +129,8 @@ class Journal:
             disk.make_dir(run_dir)
         except (FileExistsError, NotADirectoryError):
             raise RunDirError(f"{run_dir} is a file: choose another run directory.") from None
-        _refuse_unless_empty(disk, run_dir)  # before a lock is left in someone's folder
+        if not disk.exists(run_dir / "run.json"):
+            _refuse_unless_empty(disk, run_dir)  # before a lock is left in someone's folder
         lock = disk.lock(run_dir / "lock")
         try:
             _refuse_unless_empty(disk, run_dir)
