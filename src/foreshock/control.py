@@ -13,7 +13,6 @@ from foreshock.core.action import Capability
 from foreshock.core.probe import Probe
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.data.ledger import LedgerEntry
-from foreshock.data.order import SampleId
 from foreshock.data.stream import Stream
 from foreshock.durable import Disk, write_file
 from foreshock.journal import Journal
@@ -136,10 +135,8 @@ class Control:
 
     # ---- data -----------------------------------------------------------------------
 
-    def rejected(self, sample: SampleId, position: int, reason: str) -> None:
+    def rejected(self, entry: LedgerEntry, position: int) -> None:
         """A data rule refused a sample; the ledger holds it already."""
-        assert self._stream is not None
-        entry = next(e for e in reversed(self._stream.ledger.entries) if e.rule is not None)
         progress = self._attempts.progress
         self._journal.write(
             "rejected",
@@ -152,22 +149,24 @@ class Control:
 
     # ---- verification ---------------------------------------------------------------
 
-    def verify(self) -> dict[str, Any]:
-        """Measure the model now against the state that was gone back to."""
-        if self._before is None or not self._probes:
-            return {
-                "passed": True,
-                "probes": [],
-                "note": "no alarm since; capability was not probed (no probes were given, or the "
-                "run did not go back)",
-            }
-        after = measure(self._model, self._probes)
-        compared: list[Comparison] = compare(
-            self._before["values"], after, self._before["neighbours"]
-        )
+    def verify(self, *, went_back: bool, onset_step: int) -> dict[str, Any]:
+        """Measure the model now against the healthy state from before the onset.
+
+        That is the state that was gone back to, or else the newest one in memory.
+        """
+        if went_back and self._before is not None and self._probes:
+            against = self._before["snapshot"]
+            after = measure(self._model, self._probes)
+            compared = compare(self._before["values"], after, self._before["neighbours"])
+        else:
+            against, compared = f"the state before step {onset_step}", self.harm_since(onset_step)
+        if compared is None:
+            note = "no alarm since; capability was not probed: "
+            note += "no earlier state is at hand" if self._probes else "no probes were given"
+            return {"passed": True, "probes": [], "note": note}
         return {
             "passed": all(one.passed for one in compared),
-            "against": self._before["snapshot"],
+            "against": against,
             "probes": [one.to_json() for one in compared],
             "note": "",
         }

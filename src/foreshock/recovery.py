@@ -54,7 +54,9 @@ class Recovery:
             return False
         incident = self._supervisor.book.open
         assert incident is not None
-        result = self._control.verify()
+        result = self._control.verify(
+            went_back=bool(incident.rollbacks), onset_step=incident.onset_step
+        )
         self._record("verification", incident=incident.id, verification=result)
         self._tell("verification", {"incident": incident.id, **result})
         if not result["passed"]:

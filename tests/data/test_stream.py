@@ -166,10 +166,11 @@ def test_every_rejection_is_in_the_ledger_and_reported_once():
     stream.on_reject = lambda *args: told.append(args)
     trained = [n for batch in drain(stream) for (n,) in batch.data]
     assert sorted(trained) == sorted(2 * [1, 2, 4, 5, 7, 8, 10, 11])
-    assert {(i.index, reason) for i, _, reason in told} == {
-        (n, f"{n} is a multiple of 3") for n in (0, 3, 6, 9)
+    assert {(entry.ids, entry.reason) for entry, _ in told} == {
+        ((("a", n),), f"{n} is a multiple of 3") for n in (0, 3, 6, 9)
     }
-    assert all(stream.order.locate(position) == i for i, position, _ in told)
+    located = [stream.order.locate(position) for _, position in told]
+    assert [entry.ids for entry, _ in told] == [((one.source, one.index),) for one in located]
     assert len(told) == 4  # the second repeat skips them silently: the ledger holds them
     assert stream.ledger.num_by_reason() == {"no_multiples": 4}
 

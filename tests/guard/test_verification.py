@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from foreshock.core.probe import Probe
+from foreshock.recipes import Cadence
 from foreshock.snapshots.codec import digest
 from foreshock.verification import compare, measure
 from tests.guard.programs import guarded, make, poisoned_stages, recipe, run, take_step
@@ -190,3 +191,29 @@ def test_looking_back_is_exact_while_tracked_state_waits_for_its_owner(tmp_path)
     again.stream = make(stages=poisoned_stages(480, 32, 400)).stream
     resumed = guarded(again, tmp_path / "run", probes=[Scripted(values=[])], resume=True)
     assert run(again, resumed) == expected
+
+
+def test_an_incident_that_was_only_skipped_is_compared_with_the_state_before_it(tmp_path):
+    """Two large gradients and no more: the gate is lowered, nothing is gone back to."""
+    training = make()
+    probe = Scripted(values=[])
+    cadence = Cadence(memory_steps=5, memory_keep=9, disk_steps=20)
+    options = {"probes": [probe], "max_steps": 120}
+    options["recipe"] = recipe(confirm_steps=2, cadence=cadence)
+    guard = guarded(training, tmp_path / "run", **options)
+
+    def spoil(guard, training):
+        if guard.step_number in (60, 61):
+            for parameter in training.model.parameters():
+                parameter.register_hook(_grow(guard, (60, 61)))
+
+    run(training, guard, before_step=spoil)
+    (incident,) = guard.book.incidents
+    assert [record.plan.rung for record in incident.plans] == ["skip"]
+    assert incident.verification is not None
+    assert incident.verification["against"] == f"the state before step {incident.onset_step}"
+    assert incident.outcome == "recovered"
+
+
+def _grow(guard, steps):
+    return lambda gradient: gradient * (1e4 if guard.step_number in steps else 1.0)

@@ -69,7 +69,8 @@ class Stream:
         order: positions to sample ids.
         ledger: the quarantine; never rewound, so not part of `state_dict`.
         rules: online rules; all ranks need the same.
-        on_reject: called with (sample id, position, reason), on every rank.
+        on_reject: called with (ledger entry, position) of a sample that a rule refused, on
+            every rank.
         leftover_samples: samples at the end that could not be divided among the ranks.
         num_unjudged: by rule, how many judgements lacked the tokens or text they need.
 
@@ -114,7 +115,7 @@ class Stream:
         self.order = Order([stage.order() for stage in given], seed)
         self.ledger = Ledger(self.order)
         self.rules: Sequence[Rule] = ()
-        self.on_reject: Callable[[SampleId, int, str], None] | None = None
+        self.on_reject: Callable[[LedgerEntry, int], None] | None = None
         self.leftover_samples = 0
         self.num_unjudged: Counter[str] = Counter()
         self._position = 0
@@ -175,11 +176,10 @@ class Stream:
             reason = rule.judge(tokens, text)
             if reason is None or self.ledger.was_released(entry_id):
                 continue
-            self.ledger.add(
-                LedgerEntry(entry_id=entry_id, reason=reason, ids=(key,), rule=rule.name)
-            )
+            entry = LedgerEntry(entry_id=entry_id, reason=reason, ids=(key,), rule=rule.name)
+            self.ledger.add(entry)
             if self.on_reject is not None:
-                self.on_reject(sample_id, position, reason)
+                self.on_reject(entry, position)
             return True
         return False
 
