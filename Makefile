@@ -1,10 +1,11 @@
 # Everything runs in .venv, which each target makes if it is not there.
 #
 #   make demo            a real training breaks twice, and is put right
-#   make test            lint, types, tests (minutes)
+#   make test            the tests (minutes)
 #   make test-all        the slow tier as well
 #   make proof           the long proofs, resumable (hours)
-#   make lint, bench
+#   make lint            format, lint, types (pyright fetches itself through npm once)
+#   make bench           cost, as ratios
 #
 # Where torch's wheel must not come from the default index (it may be a build of several
 # gigabytes for GPUs there), name another one:
@@ -34,11 +35,11 @@ demo: $(STAMP)
 	$(BIN)/foreshock demo
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks tools docs
+	$(BIN)/ruff check src tests benchmarks tools docs
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-test: lint
+test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
 
 test-all: test
@@ -46,7 +47,6 @@ test-all: test
 
 proof: $(STAMP)
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
-	$(BIN)/python -m pytest -q -m proof
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.step_cost --json

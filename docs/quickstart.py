@@ -4,6 +4,7 @@ foreshock run quickstart.py:program --run-dir runs/first --max-steps 200
 """
 
 import pydoc_data.topics
+
 import torch
 from torch import nn
 
