@@ -62,7 +62,7 @@ class Recovery:
         if not result["passed"]:
             progress = self._attempts.progress
             plan = self._supervisor.failed_verification(progress.attempt, progress.step)
-            return plan is not None
+            return self._told(plan)
         self._close(Outcome.RECOVERED)
         return False
 
@@ -90,7 +90,7 @@ class Recovery:
             return False
         worse = [f"{one.probe} worse by {one.difference:.3g}" for one in compared if not one.passed]
         harm = f"{', '.join(worse)} than before the onset, beyond noise"
-        return self._supervisor.harm_found(progress.attempt, progress.step, harm) is not None
+        return self._told(self._supervisor.harm_found(progress.attempt, progress.step, harm))
 
     def hand_over(self, why: str) -> None:
         """Stop the run outside a plan, because there is no way on."""
@@ -128,6 +128,13 @@ class Recovery:
                 return
         restored = self._attempts.go_back()
         self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
+
+    def _told(self, plan: PlanRecord | None) -> bool:
+        """Tell of a plan that was made between steps; whether there is one."""
+        if plan is None:
+            return False
+        self._tell("plan", {"plan": plan, "incident": self._supervisor.book.incidents[-1]})
+        return True
 
     def _act(self, record: PlanRecord, number: int) -> None:
         call = record.plan.actions[number]
