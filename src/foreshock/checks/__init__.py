@@ -1,1 +1,0 @@
-"""Preflight checks: one file, one check."""

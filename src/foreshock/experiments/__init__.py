@@ -1,1 +1,0 @@
-"""Controlled experiments: one file, one experiment."""

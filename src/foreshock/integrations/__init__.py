@@ -1,1 +1,0 @@
-"""Thin drivers of the Guard for other frameworks."""

@@ -1,1 +1,0 @@
-"""Methods that prevent instability: one file, one method."""

@@ -1,1 +1,0 @@
-"""Readers of training logs: one file, one format."""

@@ -1,1 +1,0 @@
-"""Destinations for readings and alarms: one file, one destination."""
