@@ -15,6 +15,7 @@ from foreshock.data.stream import Stream
 from foreshock.durable import Disk
 from foreshock.journal import Journal
 from foreshock.update import Update
+from foreshock.vetting import vet
 
 
 def capabilities_of(update: Update, stream: Stream | None) -> frozenset[Capability]:
@@ -87,10 +88,17 @@ def open_journal(
 
     Raises:
         RunDirError: the directory cannot be used or written.
+        JournalError: a record is not one that a run writes.
     """
     try:
         if resume:
-            return Journal.open(disk, run_dir, identity, clock)
+            journal = Journal.open(disk, run_dir, identity, clock)
+            try:
+                vet(journal.records, journal.run_dir)
+            except BaseException:
+                journal.close()
+                raise
+            return journal
         return Journal.create(disk, run_dir, identity, clock)
     except OSError as error:
         raise RunDirError(f"{run_dir} cannot be written: {error.strerror or error}") from error

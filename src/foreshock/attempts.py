@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from foreshock.core.case import BatchFinding
-from foreshock.core.errors import RunDirError
+from foreshock.core.errors import ForeshockError, RunDirError, SnapshotError
 from foreshock.core.incident import IncidentBook
+from foreshock.core.reading import from_json_whole
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.data.findings import batch_findings
 from foreshock.data.stream import Stream
@@ -19,6 +20,7 @@ from foreshock.monitor import Monitor
 from foreshock.observation import Observation
 from foreshock.recipes import Cadence
 from foreshock.run_state import Restored, RunState
+from foreshock.snapshots.codec import DAMAGE
 
 _RECENT_STEPS = 200
 
@@ -135,17 +137,33 @@ class Attempts:
                 step=self.progress.step,
                 reason=reason,
             )
-        watching = restored.watching
         self._observation.forget()
-        self._observation.load_state_dict(watching["signals"])
-        self._monitor.load_tree(watching["monitor"])
+        try:
+            recent = self._watch_from(restored.watching)
+        except (ForeshockError, *DAMAGE) as error:
+            raise SnapshotError(
+                f"snapshot {restored.ref.id}: what it remembers of the signals is damaged "
+                f"({error!r:.200}); remove this snapshot, and an older one is gone back to"
+            ) from error
         self._optimizer.zero_grad(set_to_none=True)
         self.progress.step = restored.ref.step
         self.progress.recent.clear()
-        self.progress.recent.extend((step, tuple(ids)) for step, ids in watching["recent"])
+        self.progress.recent.extend(recent)
         self.state.rewound_to(restored.ref.step)
         self.begin()
         return restored
+
+    def _watch_from(self, watching: dict[str, Any]) -> list[tuple[int, tuple[int, ...]]]:
+        """Take back what watched; return the positions of the last steps."""
+        recent = [
+            (from_json_whole(step), tuple(from_json_whole(one) for one in positions))
+            for step, positions in watching["recent"]
+        ]
+        if not all(positions for _, positions in recent):
+            raise ValueError("a step without a position")
+        self._observation.load_state_dict(watching["signals"])
+        self._monitor.load_tree(watching["monitor"])
+        return recent
 
     def look_at(self, refs: Sequence[SnapshotRef], look: Callable[[], Any]) -> list[Any]:
         """Look at earlier states in memory; the present one is put back, bit-exactly."""

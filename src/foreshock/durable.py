@@ -17,13 +17,12 @@ import errno
 import os
 import shutil
 import threading
-import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, final
 
-from foreshock.core.errors import RunDirError
+from foreshock.files import FileLock, open_plain
 
 Chunk = bytes | bytearray | memoryview
 """Bytes to write; a memoryview must be contiguous, and is written without a copy."""
@@ -114,15 +113,16 @@ class RealDisk:
         self._guard = threading.Lock()
 
     def write(self, path: Path, chunks: Iterable[Chunk]) -> None:
-        with path.open("wb", buffering=0) as file:
+        fd = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(fd, "wb", buffering=0):
             for chunk in chunks:
-                _write_all(file.fileno(), chunk)
+                _write_all(fd, chunk)
 
     def append(self, path: Path, data: bytes) -> None:
         with self._guard:
             fd = self._open.get(path)
             if fd is None:
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+                fd = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 self._open[path] = fd
                 if len(self._open) > _MAX_OPEN_LOGS:
                     os.close(self._open.pop(next(iter(self._open))))
@@ -168,7 +168,8 @@ class RealDisk:
             self.sync_dir(path.parent)
 
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+            return file.read()
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
@@ -180,7 +181,7 @@ class RealDisk:
         return shutil.disk_usage(path).free
 
     def lock(self, path: Path) -> Lock:
-        return _FileLock(path)
+        return FileLock(path)
 
     def close(self) -> None:
         """Close the files kept open for appending; the disk stays usable."""
@@ -201,42 +202,6 @@ class RealDisk:
 
 REAL_DISK: Final = RealDisk()
 """The disk of this machine: opens nothing until it is used."""
-
-
-@final
-class _FileLock:
-    """`flock` on a file that names its holder; the kernel frees it when the process dies."""
-
-    def __init__(self, path: Path) -> None:
-        import fcntl  # noqa: PLC0415  # POSIX only; reading a run works without
-
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._fd, 200, 0).decode("utf-8", "replace").strip()
-            self.close()
-            raise RunDirError(
-                f"{path.parent} is in use by {holder or 'another process'}: "
-                f"stop it, or choose another run directory."
-            ) from None
-        except OSError as error:
-            self.close()
-            raise RunDirError(
-                f"the file system of {path.parent} cannot lock files ({error.strerror}): "
-                f"choose a run directory on another one (Lustre needs the mount option flock)."
-            ) from error
-        with suppress(OSError):  # The name is for the message only; a full disk may lock too.
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        # Else a data-loading worker that outlives a killed trainer keeps the run locked.
-        held = weakref.WeakMethod(self.close)
-        os.register_at_fork(after_in_child=lambda: (close := held()) and close())
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def _write_all(fd: int, data: Chunk) -> None:
@@ -312,7 +277,7 @@ def clean_leftovers(disk: Disk, path: Path) -> list[str]:
     for name in leftovers:
         try:
             disk.remove_tree(path / name)
-        except NotADirectoryError:
+        except OSError:  # a file, or a link
             disk.remove(path / name)
     return leftovers
 

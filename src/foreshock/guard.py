@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,7 +17,7 @@ from foreshock.admission import (
 )
 from foreshock.attempts import Attempts, Progress
 from foreshock.control import Control
-from foreshock.core.errors import ConfigError, LoopError
+from foreshock.core.errors import ConfigError, Halted, LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
 from foreshock.core.program import Loss
@@ -48,7 +48,8 @@ class Guard:
 
     `step` runs the backward pass, the gate, the optimizer and the schedule, and observes.
     Time goes backwards only between steps, when the next batch is asked for: after a
-    rollback the iterator simply yields what comes next.
+    rollback the iterator simply yields what comes next. If the policy halts the run, asking
+    for the next batch raises `Halted` with the handover note.
 
     A step that is skipped consumes its batch; step count and schedule advance; weights,
     moments and update counts stay bit-identical.
@@ -108,7 +109,7 @@ class Guard:
         disk, run_dir = disk if disk is not None else RealDisk(), Path(run_dir)
         self._feed = Feed(stream)
         self._max_steps = max_steps
-        self._listener = listener
+        self._tell: Listener = listener or (lambda _kind, _content: None)
         parameters = trained_parameters(model, optimizer)
         update = Update(optimizer, parameters, scaler=scaler, clip=clip)
         self.capabilities = capabilities_of(update, self._feed.stream)
@@ -322,8 +323,7 @@ class Guard:
             elif not (self._recovery.probe_if_in_doubt() or self._recovery.verify_if_settled()):
                 break
         if self.halted is not None or ending:
-            self._finish()
-            raise StopIteration
+            self._end()
         if due:
             self._attempts.take_snapshot(self.book)
         self._control.measure_if_due()
@@ -351,14 +351,13 @@ class Guard:
                 return self._feed.next_batch()
             except (StopIteration, NothingLeftError) as end:
                 if self._ended:
-                    raise StopIteration from None
+                    self._end()
                 self._drop_incomplete_step()
                 self._absorb(drain=True)
                 waiting = self.book.unfinished_plan is not None
                 if not waiting and not self._recovery.verify_if_settled():
                     self._recovery.end_of_data(end, self.num_quarantined)
-                    self._finish()
-                    raise StopIteration from None
+                    self._end()
                 self._between_steps()
 
     def _drop_incomplete_step(self) -> None:
@@ -373,10 +372,15 @@ class Guard:
             positions=self._feed.take_positions(),
         )
 
-    def _finish(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
+    def _end(self) -> NoReturn:
+        if not self._ended:
+            self._ended = True
+            self._record_the_end()
+        if self.halted is not None:
+            raise Halted(self.halted)  # ending quietly would pass for a finished training
+        raise StopIteration
+
+    def _record_the_end(self) -> None:
         if self.halted is None:
             self._attempts.take_snapshot(self.book, durable=True)
         kind = "run_finished" if self.halted is None else "run_halted"
@@ -394,7 +398,3 @@ class Guard:
             if plan is not None:
                 self._tell("plan", {"plan": plan, "incident": self.book.incidents[-1]})
                 break  # later steps are judged once it has been carried out, or not at all
-
-    def _tell(self, kind: str, content: Mapping[str, Any]) -> None:
-        if self._listener is not None:
-            self._listener(kind, content)

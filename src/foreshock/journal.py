@@ -45,6 +45,7 @@ from foreshock.core.records import (
     number,
 )
 from foreshock.durable import AppendLog, Disk, Lock, clean_leftovers, write_file
+from foreshock.files import refuse_links
 from foreshock.outage import DroppingLog, WaitingLog, Warn
 
 __all__ = [
@@ -63,7 +64,8 @@ _BELONGS: Final = ("program", "fingerprint", "stream")
 """What must be the same for a run to be resumed; version and settings may change."""
 
 _RESERVED: Final = frozenset({"crc", "time", "unsynced_bytes"})
-_ATTEMPT_FILE: Final = re.compile(r"attempt-(\d{5,18})\.bin")
+_ATTEMPT_FILE: Final = re.compile(r"attempt-(\d{5,15})\.bin", re.ASCII)
+_MAX_ATTEMPT: Final = 10**15
 
 
 @final
@@ -98,6 +100,7 @@ class Journal:
         self._clock = clock
         self.warn: Warn = warn or logging.getLogger("foreshock").warning
         for name in ("readings", "data", "snapshots"):
+            refuse_links(run_dir / name)
             disk.make_dir(run_dir / name)
             clean_leftovers(disk, run_dir / name)
         self.last_attempt = max(_attempts(disk, run_dir, self.records), default=0)
@@ -187,8 +190,13 @@ class Journal:
         Raises RunDirError if this is no run directory or a newer Foreshock made it, and
         JournalError if a decision that was safe on disk is damaged.
         """
-        identity = _read_identity(disk, run_dir)
-        lines = _read_decisions(disk, run_dir)
+        try:
+            identity = _read_identity(disk, run_dir)
+            lines = _read_decisions(disk, run_dir)
+            refuse_links(run_dir / "readings", run_dir / "data")
+        except OSError as error:
+            why = f"{error.filename or run_dir}: {error.strerror or error}"
+            raise RunDirError(f"{run_dir} cannot be read ({why}).") from error
         return RunView(
             disk=disk,
             run_dir=run_dir,
@@ -384,7 +392,7 @@ def _attempt_path(run_dir: Path, folder: str, attempt: int) -> Path:
 def _attempts(disk: Disk, run_dir: Path, records: Sequence[Mapping[str, Any]]) -> Iterator[int]:
     for record in records:
         attempt = record.get("attempt")
-        if isinstance(attempt, int):
+        if type(attempt) is int and 0 <= attempt < _MAX_ATTEMPT:
             yield attempt
     for folder in ("readings", "data"):
         if disk.exists(run_dir / folder):

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from foreshock.core.errors import RunDirError
+from foreshock.core.errors import JournalError, RunDirError
+from foreshock.core.records import MAX_POSITIONS
 from foreshock.data.order import Order
 from foreshock.journal import RunView
 
@@ -36,6 +37,8 @@ def samples_of(view: RunView, step: int, attempt: int | None = None) -> list[Tra
 
     Raises:
         RunDirError: the run had a data loader of its own, so that nothing is known.
+        StreamError: the stream's description is damaged, or lacks a recorded position.
+        JournalError: an attempt's provenance cannot be read, or claims impossibly much.
     """
     description = view.identity.get("stream")
     if not isinstance(description, dict):
@@ -46,6 +49,19 @@ def samples_of(view: RunView, step: int, attempt: int | None = None) -> list[Tra
     order = Order.from_description(description)
     found: list[Trained] = []
     for number in view.attempts() if attempt is None else [attempt]:
-        positions = view.provenance(number).get(step, [])
+        try:
+            positions = view.provenance(number).get(step, [])
+        except FileNotFoundError:
+            continue  # an attempt that was cut off before its first step
+        except OSError as error:
+            raise JournalError(
+                f"{view.run_dir}: the data of attempt {number} cannot be read "
+                f"({error.strerror or error})"
+            ) from error
+        if len(found) + len(positions) > MAX_POSITIONS:
+            raise JournalError(
+                f"{view.run_dir}: step {step} claims over {MAX_POSITIONS} samples in all attempts "
+                "together; name one with --attempt"
+            )
         found += [Trained(number, step, at, *order.locate(at)) for at in positions]
     return found

@@ -16,6 +16,7 @@ from foreshock.core.rule import Rule
 from foreshock.core.signal import Signal
 from foreshock.monitor import Monitor
 
+_MAX_BYTES = 1 << 20
 _PLAIN: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 
 
@@ -138,10 +139,13 @@ def load(path: Path) -> Recipe:
     """
     try:
         with path.open("rb") as file:
-            tables = tomllib.load(file)
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ConfigError(f"{path} is larger than {_MAX_BYTES} bytes: no recipe is")
+        tables = tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # too deep, or a number of too many digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
     return standard(tables)
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foreshock.core.errors import SnapshotError
+from foreshock.core.errors import ForeshockError, SnapshotError
 from foreshock.core.snapshot import Health, SnapshotRef, in_lineage
 from foreshock.durable import Disk
 from foreshock.recipes import Cadence
-from foreshock.snapshots.codec import digest
+from foreshock.snapshots.codec import DAMAGE, digest
 from foreshock.snapshots.disk import DiskStore
 from foreshock.snapshots.memory import MemoryRing
 from foreshock.snapshots.parts import Part, clone_tree
@@ -170,14 +170,16 @@ class RunState:
         for ref in named + older:
             try:
                 tree = self._memory.get(ref.id) or self._store.read(ref.id)
+                labels = [SnapshotRef.from_json(label) for label in tree["labels"]]
                 equal = self._put_back(tree["training"]) == ref.digest
-            except (SnapshotError, KeyError, TypeError) as error:
+            except torch.OutOfMemoryError:
+                raise  # no fault of the snapshot's
+            except (ForeshockError, *DAMAGE) as error:
                 passed_over.append(f"{ref.id}: {error}")
                 continue
             if not equal:
                 passed_over.append(f"{ref.id}: the restored state has another digest")
                 continue
-            labels = [SnapshotRef.from_json(label) for label in tree["labels"]]
             self._label([*labels, ref])
             self._memory.put(ref, tree)  # the next look back needs no disk
             return Restored(ref, tree["watching"], equal, tuple(passed_over))

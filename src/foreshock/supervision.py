@@ -188,7 +188,6 @@ class Supervisor:
             handled_by_scaler=scaler and self.monitor.consecutive_skips <= _SCALER_PATIENCE_SKIPS,
             gradient_limit=self.monitor.limit(series_name(GRAD_NORM.name)),
             incident=incident,
-            earlier=[one for one in self.book.incidents if one is not incident],
             snapshots=self._snapshots(),
             position=self._position_after(step),
             num_rollbacks=self.book.num_rollbacks,

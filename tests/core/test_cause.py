@@ -215,4 +215,3 @@ def test_findings_and_tried_are_optional() -> None:
     assert (bare.batch_findings, bare.tried) == (None, ())
     found = case(alarm(30), batch_findings=[BatchFinding(statement="x", strength=1.0)])
     assert found.batch_findings is not None
-    assert bare.series_of("grad_norm") == ["grad_norm/global", "grad_norm/blocks.0.mlp"]

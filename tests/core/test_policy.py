@@ -47,7 +47,7 @@ def ref(step: int, health: Health | None = None) -> SnapshotRef:
 REFS = [ref(step) for step in range(0, 100, 10)]
 NOW = Situation(
     step=99, lag_steps=1, diagnosis=blamed("data_batch"), must_act=False, only_gradients=False,
-    consecutive_skips=0, handled_by_scaler=False, gradient_limit=5.0, incident=None, earlier=[],
+    consecutive_skips=0, handled_by_scaler=False, gradient_limit=5.0, incident=None,
     snapshots=REFS, position=808, num_rollbacks=0,
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from foreshock.core.errors import Halted
 from foreshock.core.policy import Policy
 from foreshock.data.stream import Stage, Stream
 from foreshock.guard import Guard
@@ -194,13 +195,18 @@ Hook = Callable[[Guard, Training], None]
 
 
 def run(training: Training, guard: Guard, *, before_step: Hook | None = None) -> str:
-    """Train to the end, drawing from every tracked generator, and return the digest."""
+    """Train to the end or a halt, drawing from every tracked generator; return the digest."""
     training.model.train()
     with guard:
-        for batch in guard:
-            if before_step is not None:
-                before_step(guard, training)
-            take_step(training, guard, batch)
+        try:
+            for batch in guard:
+                if before_step is not None:
+                    before_step(guard, training)
+                take_step(training, guard, batch)
+        except Halted as halt:
+            assert str(halt) == guard.halted
+        else:
+            assert guard.halted is None
         return guard.digest()
 
 

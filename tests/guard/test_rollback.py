@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from foreshock.core.errors import Halted
 from foreshock.data.stream import Stage
 from foreshock.durable import RealDisk
 from foreshock.faults.optimizer_moments import OptimizerMoments
@@ -156,7 +157,7 @@ def test_trouble_that_no_data_explains_ends_with_a_note(tmp_path):
 def test_an_endless_stream_that_is_all_set_aside_is_handed_over(tmp_path):
     training = make(stages=clean_stages(64))
     training.model.train()
-    with guarded(training, tmp_path / "run") as guard:
+    with guarded(training, tmp_path / "run") as guard, pytest.raises(Halted, match="all 64"):
         for batch in guard:
             take_step(training, guard, batch)
             if guard.step_number == 3:

@@ -9,6 +9,7 @@ from rich.console import Console
 import foreshock
 from foreshock.cli import demo, report, run, samples
 from foreshock.core.errors import ForeshockError
+from foreshock.report.clean import clean_text
 
 cli = typer.Typer(
     name="foreshock",
@@ -35,8 +36,13 @@ def app(*arguments: Any) -> None:
     try:
         cli(*arguments)
     except ForeshockError as error:
-        Console(stderr=True).print(f"foreshock: {error}", style="red", markup=False, soft_wrap=True)
+        message = clean_text(f"foreshock: {error}")  # it may quote a file from anywhere
+        Console(stderr=True).print(message, style="red", markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        message = clean_text(f"foreshock: {error.filename or 'a file'}: {error.strerror or error}")
+        Console(stderr=True).print(message, style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "safetensors"):
             raise

@@ -1,6 +1,7 @@
 """`foreshock run`: trains a Program under the Guard."""
 
 import json as json_format
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from foreshock.core.errors import ConfigError
+from foreshock.core.errors import ConfigError, Halted
+from foreshock.report.clean import clean_text
 
 
 def command(  # noqa: PLR0917 - the options of a command line
@@ -51,7 +53,8 @@ def command(  # noqa: PLR0917 - the options of a command line
         listener=_listener(bar, console),
     )
     with guard, bar:
-        train(built, guard)
+        with suppress(Halted):
+            train(built, guard)
         outcome = _outcome(guard, run_dir)
     typer.echo(json_format.dumps(outcome, allow_nan=False) if as_json else _sentence(outcome))
     if guard.halted is not None:
@@ -72,7 +75,7 @@ def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:
 
 def _sentence(outcome: dict[str, Any]) -> str:
     if outcome["halted"] is not None:
-        return f"{outcome['halted']}\nThe note is in {outcome['run_dir']}/handover.md"
+        return f"{clean_text(outcome['halted'])}\nThe note is in {outcome['run_dir']}/handover.md"
     return (
         f"Finished at step {outcome['step']}: {outcome['num_incidents']} incident(s), "
         f"{outcome['num_quarantined']} samples set aside.\n"
@@ -97,7 +100,7 @@ def _listener(bar: Progress, console: Console) -> Any:
     task = bar.tasks[0].id
 
     def tell(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(clean_text(line), markup=False, soft_wrap=True)
 
     def listen(kind: str, content: Any) -> None:
         if kind == "step":

@@ -9,6 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+_MAX_ROWS = 10_000
+"""Rows of the table. Our choice: rich lays out as many in a few seconds."""
 
 
 def command(
@@ -23,6 +27,7 @@ def command(
     from foreshock.durable import RealDisk  # noqa: PLC0415 - the command line starts quickly
     from foreshock.journal import Journal  # noqa: PLC0415
     from foreshock.provenance import samples_of  # noqa: PLC0415
+    from foreshock.report.clean import clean_text  # noqa: PLC0415
 
     found = samples_of(Journal.read(RealDisk(), run_dir), step, attempt)
     if as_json:
@@ -33,8 +38,12 @@ def command(
         console.print(f"no samples are recorded for step {step}")
         return
     table = Table("attempt", "position", "stage", "source", "index")
-    for one in found:
-        table.add_row(str(one.attempt), str(one.position), one.stage, one.source, str(one.index))
+    for one in found[:_MAX_ROWS]:
+        row = (one.attempt, one.position, one.stage, one.source, one.index)
+        table.add_row(*(Text(clean_text(str(cell))) for cell in row))
     console.print(table)
+    if len(found) > _MAX_ROWS:
+        console.print(f"and {len(found) - _MAX_ROWS:,} more: see them all with --json")
     shares = Counter(one.source for one in found)
-    console.print(", ".join(f"{source}: {count}" for source, count in shares.most_common()))
+    told = ", ".join(f"{source}: {count}" for source, count in shares.most_common())
+    console.print(clean_text(told), markup=False)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from foreshock.core.detector import Alarm
-from foreshock.core.names import split_series
 from foreshock.core.reading import Reading
 from foreshock.core.stats import MAD_TO_SD
 from foreshock.core.timeline import Timeline
@@ -84,10 +83,6 @@ class Case:
         moved = [alarm.onset_step for alarm in self.alarms if alarm.signal == "loss"]
         return min(moved, default=None)
 
-    def alarms_of(self, signal: str) -> list[Alarm]:
-        """The alarms of one signal, every scope."""
-        return [alarm for alarm in self.alarms if alarm.signal == signal]
-
     def jump(self, series: str, step: int) -> Jump | None:
         """How far `series` stands at `step` from the steps before the onset.
 
@@ -150,10 +145,6 @@ class Case:
             return False
         rise = float(values[-1] - values.min())
         return rise > 0 and float(np.diff(values).max()) >= rise / 2
-
-    def series_of(self, signal: str) -> list[str]:
-        """Every measured series of one signal."""
-        return [name for name in self.timeline.series if split_series(name)[0] == signal]
 
 
 def _ratio(value: float, baseline: float) -> float:

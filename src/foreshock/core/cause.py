@@ -8,7 +8,12 @@ from typing import Any, ClassVar
 
 from foreshock.core.case import Case
 from foreshock.core.detector import Alarm
-from foreshock.core.reading import Reading
+from foreshock.core.reading import (
+    Reading,
+    from_json_number,
+    from_json_text,
+    from_json_whole,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,9 @@ class Evidence:
     def from_json(cls, fields: dict[str, Any]) -> "Evidence":
         """Undo `to_json`."""
         readings = tuple(Reading.from_json(one) for one in fields["readings"])
-        return cls(statement=fields["statement"], weight=fields["weight"], readings=readings)
+        from_json_number(fields["weight"])
+        statement = from_json_text(fields["statement"])
+        return cls(statement=statement, weight=fields["weight"], readings=readings)
 
 
 class Cause(ABC):
@@ -93,6 +100,9 @@ class Candidate:
         """Undo `to_json`."""
         rest: dict[str, Any] = dict(fields)
         rest["evidence"] = tuple(Evidence.from_json(one) for one in fields["evidence"])
+        for name in ("cause", "settled_by"):
+            from_json_text(fields[name])
+        from_json_number(fields["probability"])
         return cls(**rest)
 
 
@@ -116,7 +126,8 @@ class Branch:
     def from_json(cls, fields: dict[str, Any]) -> "Branch":
         """Undo `to_json`."""
         readings = tuple(Reading.from_json(one) for one in fields["readings"])
-        return cls(question=fields["question"], answer=fields["answer"], readings=readings)
+        question, answer = from_json_text(fields["question"]), from_json_text(fields["answer"])
+        return cls(question=question, answer=answer, readings=readings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +177,11 @@ class Diagnosis:
         rest: dict[str, Any] = dict(fields)
         rest["candidates"] = tuple(Candidate.from_json(one) for one in fields["candidates"])
         rest["path"] = tuple(Branch.from_json(one) for one in fields["path"])
+        for name in ("onset_step", "alarm_step"):
+            from_json_whole(fields[name])
+        if fields["loss_moved_step"] is not None:
+            from_json_whole(fields["loss_moved_step"])
+        from_json_text(fields["first_mover"])
         return cls(**rest)
 
 

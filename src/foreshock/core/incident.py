@@ -1,5 +1,6 @@
 """Incidents, rebuilt from the journal: what was decided is never rewound."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -72,6 +73,7 @@ class Incident:
     outcome: Outcome | None = None
     verification: dict[str, Any] | None = None
     closed_step: int | None = None
+    _told: set[str] = field(default_factory=set[str], repr=False, compare=False)
 
     def covers(self, step: int) -> bool:
         """Whether the incident was open at a step of the run's present lineage.
@@ -86,6 +88,12 @@ class Incident:
             for record in self.plans
         )
         return begun and (self.closed_step is None or step < self.closed_step)
+
+    def take_alarms(self, alarms: Iterable[dict[str, Any]], *, once: bool) -> None:
+        """Keep these alarms; with `once`, only those that have not been told before."""
+        keyed = [(json.dumps(alarm, sort_keys=True), alarm) for alarm in alarms]
+        self.alarms += [alarm for key, alarm in keyed if not (once and key in self._told)]
+        self._told.update(key for key, _ in keyed)
 
     @property
     def rollbacks(self) -> list[PlanRecord]:
@@ -177,8 +185,7 @@ class IncidentBook:
         incident.last_alarm_step = max(incident.last_alarm_step, record["last_alarm_step"])
         # Each plan tells its whole episode, which the one before may have told in part.
         same = bool(incident.plans) and incident.plans[-1].attempt == planned.attempt
-        told = list(incident.alarms) if same else []
-        incident.alarms += [alarm for alarm in alarms if alarm not in told]
+        incident.take_alarms(alarms, once=same)
         self.num_plans = max(self.num_plans, planned.id)
         target = planned.plan.target_step
         self.judged_step = planned.step if target is None else target

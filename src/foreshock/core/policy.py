@@ -30,7 +30,6 @@ class Situation:
             deals with them.
         gradient_limit: the gradient norm beyond which its rule alarms, or None.
         incident: the open incident, or None.
-        earlier: incidents that have ended.
         snapshots: of the run's lineage.
         position: watermark of the stream after that step.
         lag_steps: later steps that are under way already, out of a lowered gate's reach.
@@ -45,7 +44,6 @@ class Situation:
     handled_by_scaler: bool
     gradient_limit: float | None
     incident: Incident | None
-    earlier: Sequence[Incident]
     snapshots: Sequence[SnapshotRef]
     position: int
     num_rollbacks: int

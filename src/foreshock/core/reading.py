@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from foreshock.core.names import split_series
 
+_MAX_WHOLE = 1 << 53
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -43,7 +44,8 @@ class Reading(NamedTuple):
         """Undo `to_json`."""
         signal, scope = split_series(fields["series"])
         value = from_json_number(fields["value"])
-        return cls(fields["attempt"], fields["step"], signal, scope, value)
+        attempt, step = from_json_whole(fields["attempt"]), from_json_whole(fields["step"])
+        return cls(attempt, step, signal, scope, value)
 
 
 def json_number(value: float) -> float | str:
@@ -79,3 +81,25 @@ def from_json_number(value: object) -> float:
         except OverflowError:
             pass
     raise ValueError(f"expected a number, 'NaN', 'Infinity' or '-Infinity', got {value!r:.80}")
+
+
+def from_json_whole(value: object) -> int:
+    """The step, attempt or position that a field holds.
+
+    Raises:
+        ValueError: it is not a whole number, or none that a run reaches.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_WHOLE:
+        return value
+    raise ValueError(f"expected a whole number, got {value!r:.80}")
+
+
+def from_json_text(value: object) -> str:
+    """The text that a field holds.
+
+    Raises:
+        ValueError: it is not a string.
+    """
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"expected a text, got {value!r:.80}")

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from foreshock.core.errors import SnapshotError
-from foreshock.core.reading import from_json_number, json_number
+from foreshock.core.reading import from_json_number, from_json_whole, json_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +73,22 @@ class SnapshotRef:
         try:
             return cls(
                 id=str(fields["id"]),
-                attempt=int(fields["attempt"]),
-                step=int(fields["step"]),
-                position=int(fields["position"]),
+                attempt=_count(fields["attempt"]),
+                step=_count(fields["step"]),
+                position=_count(fields["position"]),
                 durable=bool(fields["durable"]),
                 digest=str(fields["digest"]),
                 health=Health.from_json(fields["health"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(f"a snapshot's label is damaged: {error!r}") from error
+
+
+def _count(value: object) -> int:
+    found = from_json_whole(value)
+    if found < 0:
+        raise ValueError(f"{found} is below 0")
+    return found
 
 
 class Judged(NamedTuple):

@@ -21,7 +21,9 @@ _MIN_BITS = 6
 """Smaller sizes walk inside 64 values: inside 16, chi-square over 4 and 5
 elements stays 16 too high with 8 rounds, and 6 to 9 with 12."""
 
-_MAX_SIZE = 1 << 62
+MAX_SIZE = 1 << 62
+"""Elements of the largest permutation."""
+
 _WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLY_1, _MULTIPLY_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -44,7 +46,7 @@ def _round_keys(key: int) -> tuple[int, ...]:
 
 
 def _widths(size: int) -> tuple[int, int]:
-    if not 1 <= size <= _MAX_SIZE:
+    if not 1 <= size <= MAX_SIZE:
         raise StreamError(f"size={size}: a permutation needs 1 <= size <= 2**62")
     bits = max(_MIN_BITS, (size - 1).bit_length())
     return bits // 2, bits - bits // 2

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from foreshock.core.errors import ConfigError, StreamError
-from foreshock.data.feistel import feistel, feistel_array
+from foreshock.data.feistel import MAX_SIZE, feistel, feistel_array
 
 __all__ = ["Order", "SampleId", "SourceShare", "StageOrder", "feistel", "feistel_array"]
 
@@ -120,7 +120,8 @@ class StageOrder:
     def quotas(self) -> tuple[int, ...]:
         """Positions that each source has in one repeat; they sum to `num_per_repeat`."""
         shares = [Fraction(s.num_samples if s.share is None else s.share) for s in self.sources]
-        exact = [share * self.num_per_repeat / sum(shares) for share in shares]
+        whole = sum(shares)
+        exact = [share * self.num_per_repeat / whole for share in shares]
         quotas = [int(quota) for quota in exact]
         by_remainder = sorted(range(len(exact)), key=lambda i: quotas[i] - exact[i])
         for i in by_remainder[: self.num_per_repeat - sum(quotas)]:
@@ -220,13 +221,36 @@ class Order:
         if description.get("format") != FORMAT:
             raise StreamError(f"format={description.get('format')!r}; this version reads {FORMAT}")
         try:
+            _check_types(description)
             stages = [
                 StageOrder(**{**s, "sources": tuple(SourceShare(**x) for x in s["sources"])})
                 for s in description["stages"]
             ]
             return cls(stages, description["seed"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ConfigError) as error:
             raise StreamError(f"not the description of an order: {error}") from error
+
+
+def _check_types(description: Mapping[str, Any]) -> None:
+    """Refuse what `describe` never gives: JSON from anywhere may hold any type.
+
+    Raises:
+        TypeError: a field has the wrong type, or a number that no order reaches.
+    """
+    if type(description["seed"]) is not int:
+        raise TypeError("the seed is not a whole number")
+    for stage in description["stages"]:
+        counts = [stage.get("num_samples"), 1 if stage["repeats"] is None else stage["repeats"]]
+        names = [stage["name"]]
+        for source in stage["sources"]:
+            counts.append(source["num_samples"])
+            names.append(source["name"])
+            if type(source.get("share")) not in (float, int, type(None)):
+                raise TypeError("a share is not a number")
+        if not all(type(name) is str for name in names):
+            raise TypeError("a name is not a text")
+        if not all(one is None or (type(one) is int and abs(one) <= MAX_SIZE) for one in counts):
+            raise TypeError("a number of samples or repeats is not a whole number up to 2**62")
 
 
 @lru_cache(maxsize=1024)

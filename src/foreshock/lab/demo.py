@@ -1,6 +1,7 @@
 """The demo: the same training guarded, unguarded and untouched, and what came of each."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from foreshock import recipes
+from foreshock.core.errors import Halted
 from foreshock.core.program import Program, Settings
 from foreshock.data.ledger import LedgerEntry
 from foreshock.driver import build, guard_for
@@ -105,7 +107,7 @@ def run_guarded(
         listener=listener,
     )
     struck = False
-    with guard:
+    with guard, suppress(Halted):
         for batch in guard:
             step = guard.step_number + 1
             if faults is not None and step == faults.moments_step and not struck:

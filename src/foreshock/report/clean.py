@@ -4,13 +4,12 @@ import math
 import re
 from typing import Any, Final, cast
 
-from foreshock.core.reading import from_json_number, json_number
+from foreshock.core.reading import from_json_number, from_json_whole, json_number
 
 MAX_LENGTH: Final = 4000
 """Characters of one string. Our choice: a handover note fits, a flood does not."""
 
 _MAX_DEPTH: Final = 24
-_MAX_WHOLE: Final = 1 << 53
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -44,15 +43,7 @@ def clean(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def whole(value: object) -> int:
-    """The step, attempt or position that a field holds.
-
-    Raises:
-        ValueError: it is not a whole number, or none that a run reaches.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_WHOLE:
-        return value
-    raise ValueError(f"expected a whole number, got {value!r:.80}")
+whole = from_json_whole
 
 
 def real(value: object) -> float:

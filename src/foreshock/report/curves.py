@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.errors import JournalError
+from foreshock.core.reading import from_json_whole
 from foreshock.core.records import ReadingBlock
 from foreshock.journal import RunView
 
@@ -170,8 +171,12 @@ def read_lineage(view: RunView) -> Lineage:
     starts: dict[int, int] = {}
     for record in view.records:
         attempt, step = record.get("attempt"), record.get("step")
-        if record.get("kind") == "attempt_started" and type(attempt) is int and type(step) is int:
-            starts[attempt] = step
+        if record.get("kind") != "attempt_started":
+            continue
+        try:
+            starts[from_json_whole(attempt)] = from_json_whole(step)
+        except ValueError:
+            continue
     blocks: dict[int, ReadingBlock] = {}
     notes: list[str] = []
     for attempt in view.attempts():
@@ -189,17 +194,15 @@ def read_lineage(view: RunView) -> Lineage:
         if attempt not in starts and len(block.steps):
             starts[attempt] = int(block.steps[0]) - 1
     parts: list[Part] = []
-    for attempt, block in sorted(blocks.items()):
-        later = [start for other, start in starts.items() if other > attempt]
-        parts.append(
-            Part(
-                attempt=attempt,
-                start=starts.get(attempt, 0),
-                kept_to=min(later, default=None),
-                block=block,
-            )
-        )
-    return Lineage(parts=tuple(parts), notes=tuple(notes))
+    kept_to: int | None = None  # the least step that a later attempt began at
+    for attempt in sorted({*blocks, *starts}, reverse=True):
+        start = starts.get(attempt)
+        if attempt in blocks:
+            part = Part(attempt=attempt, start=start or 0, kept_to=kept_to, block=blocks[attempt])
+            parts.append(part)
+        if start is not None:
+            kept_to = start if kept_to is None else min(kept_to, start)
+    return Lineage(parts=tuple(reversed(parts)), notes=tuple(notes))
 
 
 def thin(steps: Ints, values: Floats, max_points: int) -> tuple[Ints, Floats]:

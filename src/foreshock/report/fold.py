@@ -101,13 +101,12 @@ class Fold:
     def incidents(self) -> list[IncidentSummary]:
         """The incidents that can be told."""
         found: list[IncidentSummary] = []
+        aside: dict[str, list[tuple[int, int]]] = {}
+        for key, window in self.keys.items():
+            aside.setdefault(key.partition("/")[0], []).append(window)
         for incident, trail in zip(self.book.incidents, self.trails, strict=True):
-            windows = [
-                self.keys[key]
-                for record in incident.plans
-                for key in self.keys
-                if key.partition("/")[0] == f"plan{record.id}"
-            ]
+            plans = {f"plan{record.id!s:.40}" for record in incident.plans}
+            windows = [window for plan in plans for window in aside.get(plan, [])]
             try:
                 found.append(summarise_incident(incident, trail, _num_covered(windows)))
             except _UNREADABLE as error:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from foreshock.report.charts import Chart
 
 _MAX_DEMO_BYTES: Final = 64 << 20
+_MAX_DEMO_CURVES: Final = 32
 _MAX_VALUE: Final = float(np.finfo(np.float32).max)
 _MAX_NEAR: Final = 20
 """Incidents that get charts of their own. Our choice: each costs about 50 kB."""
@@ -180,7 +181,9 @@ def read_held_out(path: Path) -> tuple[HeldOut, list[str]]:
     try:
         if path.stat().st_size > _MAX_DEMO_BYTES:
             return {}, ["demo.json is too large to be shown"]
-        curves: dict[str, Sequence[Any]] = json.loads(path.read_bytes())["curves"]
+        curves: dict[str, Sequence[Any]] = json.loads(RealDisk().read(path))["curves"]
+        if len(curves) > _MAX_DEMO_CURVES:
+            return {}, [f"demo.json holds {len(curves):,} curves, too many to be shown"]
         found: HeldOut = {}
         for name, points in curves.items():
             steps = np.array([whole(step) for step, _ in points], np.int64)

@@ -19,6 +19,8 @@ from foreshock.core.reading import from_json_number, json_number
 Tensors = dict[str, torch.Tensor]
 Seen = dict[tuple[Any, ...], str] | None
 _SCALAR_KINDS = "biufc"
+DAMAGE = (AttributeError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What reading a state that is not as it should be may raise; RecursionError is among them."""
 _STORED_AS = {"<u2": "<i2", "<u4": "<i4", "<u8": "<i8", "<c8": "<f4", "<c16": "<f8"}
 """Types of arrays that not every tensor format has, and others of the same bits."""
 
@@ -52,7 +54,7 @@ def decode(structure: Any, tensors: Tensors) -> Any:
     """
     try:
         return _decode(structure, tensors)
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except DAMAGE as error:
         raise SnapshotError(f"the snapshot's structure is damaged: {error!r:.200}") from error
 
 
@@ -156,14 +158,11 @@ def _decode(node: Any, tensors: Tensors) -> Any:
         case "c":
             return torch.view_as_complex(tensors[content])
         case "n":
-            dtype, array = np.dtype(content[1]), tensors[content[0]].numpy()
+            dtype, array = _scalar_type(content[1]), tensors[content[0]].numpy()
             shape = array.shape[:-1] if dtype.kind == "c" else array.shape
             return array.view(dtype).reshape(shape)
         case "s":
-            dtype = np.dtype(content[0])
-            if dtype.kind not in _SCALAR_KINDS:
-                raise ValueError(f"{content[0]!r:.20} is no type of number")
-            (value,) = np.frombuffer(bytes.fromhex(content[1]), dtype)
+            (value,) = np.frombuffer(bytes.fromhex(content[1]), _scalar_type(content[0]))
             return value
         case "f":
             return from_json_number(content)
@@ -177,3 +176,10 @@ def _decode(node: Any, tensors: Tensors) -> Any:
             return {_decode(key, tensors): _decode(value, tensors) for key, value in content}
         case _:
             raise ValueError(f"unknown node {kind!r}")
+
+
+def _scalar_type(name: Any) -> "np.dtype[Any]":
+    dtype = np.dtype(name) if isinstance(name, str) else np.dtype("O")
+    if dtype.kind not in _SCALAR_KINDS:
+        raise ValueError(f"{name!r:.20} is no type of number")
+    return dtype

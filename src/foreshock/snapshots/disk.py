@@ -18,7 +18,7 @@ import torch
 from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk, write_dir
-from foreshock.snapshots.codec import decode, encode
+from foreshock.snapshots.codec import DAMAGE, decode, encode
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -98,7 +98,7 @@ class DiskStore:
             )
         try:
             tensors: dict[str, torch.Tensor] = safetensors.torch.load(data)
-        except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        except (safetensors.SafetensorError, *DAMAGE) as error:
             raise SnapshotError(f"snapshot {snapshot_id}: {_TENSORS}: {error}") from error
         try:
             return decode(structure, tensors)
@@ -151,6 +151,8 @@ class DiskStore:
             ) from error
 
     def _manifest(self, snapshot_id: str) -> dict[str, Any]:
+        if (self._folder / snapshot_id).is_symlink():
+            raise SnapshotError(f"snapshot {snapshot_id} is a symbolic link")
         data = self._bytes(snapshot_id, _MANIFEST)
         try:
             manifest = json.loads(data)
