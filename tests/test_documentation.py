@@ -89,3 +89,12 @@ def test_the_stub_is_current() -> None:
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert tool.STUB.read_text() == tool.stub(), "run: python tools/write_stub.py"
+
+
+def test_the_run_directory_page_names_every_kind_of_record() -> None:
+    page = (ROOT / "docs/run-directory.md").read_text()
+    source = "\n".join(path.read_text() for path in (ROOT / "src/foreshock").glob("*.py"))
+    written = set(re.findall(r'(?:\bwrite|_write|record|_record)\(\s*"([a-z_]+)"', source))
+    written |= {"run_finished", "run_halted"}
+    assert len(written) > 15
+    assert {kind for kind in written if f"`{kind}`" not in page} == set()
