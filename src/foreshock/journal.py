@@ -195,8 +195,7 @@ class Journal:
             lines = _read_decisions(disk, run_dir)
             refuse_links(run_dir / "readings", run_dir / "data")
         except OSError as error:
-            why = f"{error.filename or run_dir}: {error.strerror or error}"
-            raise RunDirError(f"{run_dir} cannot be read ({why}).") from error
+            raise RunDirError(f"{run_dir} cannot be read: {error}.") from error
         return RunView(
             disk=disk,
             run_dir=run_dir,

@@ -17,6 +17,7 @@ from foreshock.core.signal import Signal
 from foreshock.monitor import Monitor
 
 _MAX_BYTES = 1 << 20
+_MAX_WHOLE = 1 << 53
 _PLAIN: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
 
 
@@ -147,7 +148,10 @@ def load(path: Path) -> Recipe:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # too deep, or a number of too many digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    return standard(tables)
+    try:
+        return standard(tables)
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path} has a setting that cannot be used: {error!s:.200}") from error
 
 
 def _family(family: str, table: Any) -> tuple[Any, ...]:
@@ -198,4 +202,10 @@ def _settings(place: str, kind: type[Any], table: Any) -> dict[str, Any]:
         ):
             needed = getattr(fields[name].type, "__name__", "")
             raise ConfigError(f"{place}: {name} is {value!r}; it must be of type {needed}")
+        if fields[name].type == tuple[str, ...] and not (
+            isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        ):
+            raise ConfigError(f"{place}: {name} is {value!r:.80}; it must be a list of names")
+        if isinstance(value, int) and abs(value) > _MAX_WHOLE:
+            raise ConfigError(f"{place}: {name} is beyond 2**53; no setting is that large")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}

@@ -42,7 +42,7 @@ def vet(records: Sequence[Mapping[str, Any]], run_dir: Path) -> None:
                 raise ValueError(f"over {MAX_SET_ASIDE} positions are set aside in all")
         except (ForeshockError, *_DAMAGE) as error:
             raise JournalError(
-                f"{run_dir}/decisions.jsonl, line {line} ({str(record.get('kind')):.40}) is not "
+                f"{run_dir}/decisions.jsonl, line {line} ({record.get('kind')!s:.40}) is not "
                 f"what a run writes ({type(error).__name__}: {error!s:.200}): restore the file "
                 "from a copy, or use a new run directory."
             ) from error
@@ -69,8 +69,7 @@ def _nothing(record: Mapping[str, Any]) -> None:
 def _gate(fields: Mapping[str, Any]) -> None:
     _whole(fields["first_step"])
     _whole(fields["last_step"])
-    if _real(fields["limit"]) < 0:
-        raise ValueError(f"the gate's limit is {fields['limit']}, below 0")
+    _real(fields["limit"])
 
 
 def _rate(fields: Mapping[str, Any]) -> None:
@@ -139,8 +138,10 @@ def _measured(record: Mapping[str, Any]) -> None:
 
 
 def _measurement(values: Mapping[str, Any]) -> None:
-    for name in values:
+    for name, items in values.items():
         from_json_text(name)
+        for item in items:
+            from_json_number(item)
 
 
 def _done(record: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class Reading(NamedTuple):
         """Undo `to_json`."""
         signal, scope = split_series(fields["series"])
         value = from_json_number(fields["value"])
-        attempt, step = from_json_whole(fields["attempt"]), from_json_whole(fields["step"])
+        attempt, step = (from_json_whole(fields[key], 1 << 62) for key in ("attempt", "step"))
         return cls(attempt, step, signal, scope, value)
 
 
@@ -83,13 +83,13 @@ def from_json_number(value: object) -> float:
     raise ValueError(f"expected a number, 'NaN', 'Infinity' or '-Infinity', got {value!r:.80}")
 
 
-def from_json_whole(value: object) -> int:
+def from_json_whole(value: object, limit: int = _MAX_WHOLE) -> int:
     """The step, attempt or position that a field holds.
 
     Raises:
         ValueError: it is not a whole number, or none that a run reaches.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_WHOLE:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < limit:
         return value
     raise ValueError(f"expected a whole number, got {value!r:.80}")
 

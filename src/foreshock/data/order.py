@@ -227,7 +227,7 @@ class Order:
                 for s in description["stages"]
             ]
             return cls(stages, description["seed"])
-        except (KeyError, TypeError, ConfigError) as error:
+        except (AttributeError, KeyError, TypeError, ConfigError) as error:
             raise StreamError(f"not the description of an order: {error}") from error
 
 
@@ -240,7 +240,7 @@ def _check_types(description: Mapping[str, Any]) -> None:
     if type(description["seed"]) is not int:
         raise TypeError("the seed is not a whole number")
     for stage in description["stages"]:
-        counts = [stage.get("num_samples"), 1 if stage["repeats"] is None else stage["repeats"]]
+        counts = [stage.get("num_samples"), stage.get("repeats")]
         names = [stage["name"]]
         for source in stage["sources"]:
             counts.append(source["num_samples"])
