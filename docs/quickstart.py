@@ -29,18 +29,16 @@ class Windows:
 class Model(nn.Module):
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.embed = nn.Embedding(256, width)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.1, batch_first=True, norm_first=True)
-            for _ in range(2)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, 0.1, batch_first=True, norm_first=True
         )
+        self.embed = nn.Embedding(256, width)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed(tokens)
-        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=x.device)
-        for block in self.blocks:
-            x = block(x, src_mask=mask, is_causal=True)
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=tokens.device)
+        x = self.body(self.embed(tokens), mask, is_causal=True)
         return self.head(self.norm(x))
 
 
