@@ -59,6 +59,9 @@ def test_excess_area_counts_only_what_lies_above_the_twin() -> None:
     run = trace("guarded", {5: 2.0, 10: 3.0, 15: 2.0, 20: 1.0})
     assert excess_area(run, twin) == pytest.approx(5.0)
     assert excess_area(twin, twin) == 0.0
+    falling = trace("untouched twin", {5: 3.0, 15: 2.0})
+    dense = trace("guarded", {5: 3.0, 6: 4.9, 7: 2.8, 15: 2.0})
+    assert excess_area(dense, falling) == pytest.approx(2.0)  # a peak of 2 nats, 2 steps wide
 
 
 def test_a_demo_passes_only_with_both_causes_in_order_and_verified() -> None:

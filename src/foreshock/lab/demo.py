@@ -36,7 +36,8 @@ class Trace:
 
     Attributes:
         name: guarded, unguarded or untouched.
-        held_out: (executed steps, step number, held-out loss), every few executed steps.
+        held_out: (executed steps, step number, held-out loss): every few steps, and every
+            step for a while after a fault, where a peak could hide between two measurements.
         loss: training loss of every executed step, those that were undone included.
         steps: the step number of each.
     """
@@ -55,16 +56,15 @@ class Trace:
         """Held-out loss by step number; of a step trained twice, the later one."""
         return {step: value for _, step, value in self.held_out}
 
-    def by_executed(self) -> dict[int, float]:
-        """Held-out loss by executed steps: by what the run has cost so far."""
-        return {executed: value for executed, _, value in self.held_out}
-
 
 class _Run:
     """A program that is being trained, and its trace."""
 
-    def __init__(self, name: str, program: Program, progress: Progress) -> None:
+    def __init__(
+        self, name: str, program: Program, progress: Progress, faults: DemoFaults | None = None
+    ) -> None:
         self.trace = Trace(name=name)
+        self._faults = faults
         self.program = program
         self._probe = HeldOutLoss(batches=program.held_out, loss=program.loss)
         self._progress = progress
@@ -73,7 +73,8 @@ class _Run:
         trace = self.trace
         trace.steps.append(step)
         trace.loss.append(loss)
-        if step % MEASURE_EVERY_STEPS == 0 or trace.executed % MEASURE_EVERY_STEPS == 0:
+        after_a_fault = self._faults is not None and self._faults.is_after_one(step)
+        if step % MEASURE_EVERY_STEPS == 0 or after_a_fault:
             values = measure(self.program.model, [self._probe])[self._probe.name]
             trace.held_out.append((trace.executed, step, float(np.mean(values))))
         self._progress(trace.name, trace.executed, loss)
@@ -97,7 +98,7 @@ def run_guarded(
     """Train under the Guard; the faults happen once, whatever the Guard does about them."""
     program = build(text_program, settings)
     recipe = recipes.standard({"rules": rules, "cadence": vars(_CADENCE)})
-    run = _Run("guarded", program, progress)
+    run = _Run("guarded", program, progress, faults)
     guard = guard_for(
         program,
         name="demo",
@@ -141,7 +142,7 @@ def run_plain(
     program = build(text_program, settings)
     if faults is not None and not struck:
         step_around(faults, program)
-    run = _Run(name, program, progress)
+    run = _Run(name, program, progress, faults if struck else None)
     kept: Any = None
     for step in range(1, settings.max_steps + 1):
         if struck and faults is not None and step == faults.moments_step:

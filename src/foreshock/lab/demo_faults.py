@@ -13,6 +13,7 @@ STEPS = 320
 
 _POISON_STEPS = (110, 150)
 _POISON_BATCHES = (15, 30)
+_HARM_STEPS = 25
 _MOMENTS_STEPS = (215, 250)
 
 
@@ -55,6 +56,11 @@ class DemoFaults:
             moments_step=int(rng.integers(*_MOMENTS_STEPS)),
             moments=OptimizerMoments(mode=mode, intensity=float(rng.uniform(0.6, 1.0))),
         )
+
+    def is_after_one(self, step: int) -> bool:
+        """Whether a step lies within the time in which a fault does its harm."""
+        data = self.poison_step < step <= self.poison_step + self.poison_batches + _HARM_STEPS
+        return data or self.moments_step <= step < self.moments_step + _HARM_STEPS
 
     def poison(self) -> dict[str, Any]:
         """The override that puts the poisoned stage into the program's stream."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,17 +80,16 @@ def excess_area(run: Trace, twin: Trace) -> float:
     """Area by which a run's held-out loss stands above its twin's, at equal cost.
 
     Compared at equal numbers of *executed* steps, so that steps which were undone count
-    against the run. Trapezoids between measurements; where the run is below, nothing is
-    taken off.
+    against the run; the twin's smooth curve is interpolated. Trapezoids between
+    measurements; where the run is below, nothing is taken off.
     """
-    level = twin.by_executed()
-    shared = [(at, value - level[at]) for at, value in run.by_executed().items() if at in level]
-    above = [(at, max(0.0, excess)) for at, excess in shared]
-    return float(
-        sum(
-            (later[0] - sooner[0]) * (later[1] + sooner[1]) / 2 for sooner, later in pairwise(above)
-        )
-    )
+    executed = np.array([at for at, _, _ in run.held_out], dtype=float)
+    mine = np.array([value for _, _, value in run.held_out])
+    twins_executed = [at for at, _, _ in twin.held_out]
+    level = np.interp(executed, twins_executed, [value for _, _, value in twin.held_out])
+    shared = executed <= twins_executed[-1]
+    above = np.maximum(mine - level, 0.0)[shared]
+    return float(np.sum(np.diff(executed[shared]) * (above[1:] + above[:-1]) / 2))
 
 
 def incident_json(
