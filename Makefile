@@ -37,7 +37,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks tools docs
 	$(BIN)/ruff check src tests benchmarks tools docs
-	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --project pyproject.toml
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
