@@ -20,6 +20,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
 STAMP := $(VENV)/.installed
 FORESHOCK_SEEDS ?= 10
+# One thread for each of the two workers: torch's own threads would fight over the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 .PHONY: demo test test-all proof lint bench clean
 
@@ -40,10 +42,10 @@ lint: $(STAMP)
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --project pyproject.toml
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2
+	$(PYTEST)
 
 test-all: test
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(PYTEST) -m slow
 
 proof: $(STAMP)
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
