@@ -23,16 +23,21 @@ from foreshock.watching import watch
 _PAIR_STEPS = 5
 
 
+def update(program: Program) -> None:
+    """The end of a step, as people write it by hand."""
+    torch.nn.utils.clip_grad_norm_(program.model.parameters(), program.clip or 1.0)
+    program.optimizer.step()
+    program.scheduler.step()
+    program.optimizer.zero_grad(set_to_none=True)
+
+
 def plain(program: Program) -> Callable[[], None]:
     """One step of the loop that people write by hand."""
 
     def step() -> None:
         loss = program.loss(program.model, program.stream.next_batch().data)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(program.model.parameters(), program.clip or 1.0)
-        program.optimizer.step()
-        program.scheduler.step()
-        program.optimizer.zero_grad(set_to_none=True)
+        update(program)
 
     return step
 
@@ -46,10 +51,7 @@ def watched(program: Program) -> Callable[[], None]:
         loss.backward()
         observer.loss(loss)
         observer.before_clip()
-        torch.nn.utils.clip_grad_norm_(program.model.parameters(), program.clip or 1.0)
-        program.optimizer.step()
-        program.scheduler.step()
-        program.optimizer.zero_grad(set_to_none=True)
+        update(program)
 
     return step
 
