@@ -61,28 +61,37 @@ class Monitor:
         self.timeline = Timeline(series)
         self.episode: list[Alarm] = []
         self.consecutive_skips = 0
+        self.still_alarmed = False
+        """Whether the last step raised an alarm that belongs to an episode."""
         self.probed_step = 0
         """Alarms up to this step have been answered by a probe that found no harm."""
 
     def observe(
         self, attempt: int, step: int, committed: bool, values: "np.ndarray[Any, Any]"
     ) -> list[Alarm]:
-        """Take in one step, and return the alarms it raises."""
+        """Take in one step, and return the alarms it raises.
+
+        Those of advisory detectors are returned too, but belong to no episode.
+        """
         row = np.asarray(values, dtype=np.float64)
         self.timeline.append(attempt, step, committed, row)
         self.consecutive_skips = 0 if committed else self.consecutive_skips + 1
         steps = np.array([step], dtype=np.int64)
         alarms: list[Alarm] = []
+        advisories: list[Alarm] = []
         for watch in self._watches:
             if committed or not watch.after_update:
-                alarms += watch.update(steps, row[None, watch.columns])
+                found = watch.update(steps, row[None, watch.columns])
+                if found:
+                    (advisories if watch.advisory else alarms).extend(found)
+        self.still_alarmed = bool(alarms)
         if alarms:
             self.episode += alarms
             if len(self.episode) > _EPISODE_ALARMS:  # the onset and the present are what counts
                 del self.episode[_EPISODE_ALARMS // 4 : -_EPISODE_ALARMS // 4]
         elif self.episode and step - self.episode[-1].step >= self._quiet_steps:
             self.episode = []
-        return alarms
+        return alarms + advisories
 
     @property
     def last_step(self) -> int:
@@ -188,6 +197,7 @@ class _Watch:
         self, detector: Detector, names: list[str], columns: list[int], after_update: bool
     ) -> None:
         self.after_update = after_update
+        self.advisory = detector.advisory
         self.names = names
         self.columns = columns
         self.key = f"{detector.name}{'+update' if after_update else ''}"

@@ -95,7 +95,7 @@ class Supervisor:
         )
         due = must_act or self.policy.due(
             self.monitor.num_alarmed_steps(self.policy.confirm_within_steps),
-            still_alarmed=bool(alarms),
+            still_alarmed=self.monitor.still_alarmed,
             in_incident=self.book.open is not None,
             skips=self.monitor.consecutive_skips,
         )

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
@@ -31,6 +31,9 @@ class AlarmKind(StrEnum):
     PLATEAU = "plateau"
     COLLAPSE = "collapse"
     IMBALANCE = "imbalance"
+    SATURATION = "saturation"
+    DISCONTINUITY = "discontinuity"
+    RECURRENCE = "recurrence"
     DESYNC = "desync"
 
 
@@ -110,9 +113,12 @@ class Detector(ABC):
         name: unique within the family; the file bears the same name.
         watches: signals that the rule is meant for; the monitor attaches it to these.
         every_scope: whether it watches each module group too, or the whole run only.
+        advisory: its alarms are recorded and shown, and weigh in a diagnosis, but open no
+            episode: nothing is rolled back because a run has stopped improving.
     """
 
     name: ClassVar[str]
+    advisory: ClassVar[bool] = False
     watches: tuple[str, ...]
     every_scope: bool
 
@@ -132,7 +138,15 @@ class Detector(ABC):
 
     @abstractmethod
     def thresholds(self, state: Any) -> list[Threshold]:
-        """Return where each series stands after the last update, `[S]`."""
+        """Return where each series stands after the last update, `[S]`.
+
+        A rule that needs several values to alarm has no limit for one: infinity.
+        """
+
+    def resumed(self, state: Any) -> Any:
+        """Return the state after a restart of the run: what follows was computed by a new
+        process, from a checkpoint. Most rules do not care."""
+        return state
 
 
 def copy_state(state: Any) -> Any:
@@ -158,12 +172,17 @@ class Column:
 
 C = TypeVar("C", bound=Column)
 
+_FIRST_STRETCH, _LAST_STRETCH = 64, 65536
+_SLOW_STRETCH = 16
+"""Values seen one by one where a skim stopped, before the next is tried."""
+
 
 class ScalarDetector(Detector, Generic[C]):
     """A detector whose rule looks at one series at a time.
 
     A concrete rule gives `start` (a fresh column) and `see` (one value), and this
-    class lifts it to blocks of many series.
+    class lifts it to blocks of many series. `see` is the truth; `skim` may do the same
+    faster for values that raise no alarm.
     """
 
     @abstractmethod
@@ -178,6 +197,17 @@ class ScalarDetector(Detector, Generic[C]):
     def threshold(self, column: C) -> Threshold:
         """Return where the series stands."""
 
+    def skim(self, column: C, steps: Steps, values: NDArray[np.float64]) -> int:
+        """Take in leading values of a block that certainly raise no alarm, and say how many.
+
+        The column must end as if `see` had been given each of them; 0 takes in none.
+
+        Args:
+            steps: `[T]` int64, increasing.
+            values: `[T]` float64 of one series.
+        """
+        return 0
+
     def init(self, series: Sequence[str]) -> list[C]:
         return [self.start(name) for name in series]
 
@@ -187,16 +217,40 @@ class ScalarDetector(Detector, Generic[C]):
                 f"{self.name}: values have shape {values.shape}, expected "
                 f"({len(steps)} steps, {len(state)} series)"
             )
-        alarms: list[tuple[int, int, Alarm]] = []
-        step_list: list[int] = steps.tolist()
-        for place, column in enumerate(state):
-            column_values: list[float] = values[:, place].tolist()
-            for row, (step, value) in enumerate(zip(step_list, column_values, strict=True)):
+        if len(steps) == 1:
+            step, found = int(steps[0]), []
+            for column, value in zip(state, values[0].tolist(), strict=True):
                 alarm = self.see(column, step, value)
                 if alarm is not None:
-                    alarms.append((row, place, alarm))
+                    found.append(alarm)
+            return state, found
+        alarms: list[tuple[int, int, Alarm]] = []
+        for place, column in enumerate(state):
+            for row, alarm in self._scan(column, steps, np.ascontiguousarray(values[:, place])):
+                alarms.append((row, place, alarm))
         alarms.sort(key=lambda found: found[:2])
         return state, [alarm for _, _, alarm in alarms]
+
+    def _scan(
+        self, column: C, steps: Steps, values: NDArray[np.float64]
+    ) -> Iterator[tuple[int, Alarm]]:
+        """The alarms of one series over a block, each with its row.
+
+        Skims ahead in stretches that double while nothing alarms and start short after an
+        alarm, so that a calm series is fast and a wild one not slower than one by one.
+        """
+        row, stretch, num_rows = 0, _FIRST_STRETCH, len(steps)
+        while row < num_rows:
+            end = min(row + stretch, num_rows)
+            skimmed = self.skim(column, steps[row:end], values[row:end])
+            row += skimmed
+            stretch = min(2 * stretch, _LAST_STRETCH) if row == end else _FIRST_STRETCH
+            slow_until = min(row + _SLOW_STRETCH, num_rows) if row < end else row
+            for place in range(row, slow_until):
+                alarm = self.see(column, int(steps[place]), float(values[place]))
+                if alarm is not None:
+                    yield place, alarm
+            row = slow_until
 
     def thresholds(self, state: list[C]) -> list[Threshold]:
         return [self.threshold(column) for column in state]
