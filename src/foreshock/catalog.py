@@ -25,6 +25,7 @@ FAMILIES = MappingProxyType(
         "detectors": "foreshock.core.detector:Detector",
         "faults": "foreshock.core.fault:Fault",
         "probes": "foreshock.core.probe:Probe",
+        "readers": "foreshock.core.reader:Reader",
         "rules": "foreshock.core.rule:Rule",
         "signals": "foreshock.core.signal:Signal",
     }

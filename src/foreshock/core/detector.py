@@ -218,7 +218,8 @@ class ScalarDetector(Detector, Generic[C]):
                 f"({len(steps)} steps, {len(state)} series)"
             )
         if len(steps) == 1:
-            step, found = int(steps[0]), []
+            step = int(steps[0])
+            found: list[Alarm] = []
             for column, value in zip(state, values[0].tolist(), strict=True):
                 alarm = self.see(column, step, value)
                 if alarm is not None:

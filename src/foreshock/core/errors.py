@@ -55,3 +55,7 @@ class Halted(ForeshockError):  # noqa: N818 - it reports a decision, not a fault
     """The policy stopped the run and handed it over to a person."""
 
     exit_code = 3
+
+
+class LogError(ForeshockError):
+    """A log cannot be read: it is missing, empty, of no known format, or damaged at its root."""

@@ -1,0 +1,1 @@
+"""Log formats, one a file; the contract is `foreshock.core.reader.Reader`."""
