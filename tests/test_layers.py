@@ -33,6 +33,7 @@ L2_IN_ORDER = [
     "provenance",
     "monitor",
     "recipes",
+    "inspection",
     "verification",
     "update",
     "observation",
@@ -119,6 +120,8 @@ def forbidden(module: str, target: str) -> bool:
     if goal in FAMILIES:
         return room in L2_IN_ORDER and room not in MAY_NAME_COMPONENTS
     if goal in L2_IN_ORDER:
+        if room == goal == "inspection":
+            return False
         return room in L2_IN_ORDER and L2_IN_ORDER.index(goal) >= L2_IN_ORDER.index(room)
     if goal in L3:
         if room in L3:

@@ -1,0 +1,189 @@
+"""Judges the training loss: which excursions matter, and whether it ended above its best."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foreshock.core.detector import Alarm, AlarmKind
+from foreshock.core.log import Floats
+from foreshock.inspection.excursion import Excursion, Range, Terrain, clusters
+from foreshock.inspection.finding import EpisodeKind
+from foreshock.inspection.trace import Ready, Trace
+
+SHORT = 60
+"""Readings of a log that is judged from both sides alone: live rules are still warming up,
+or hardly past it."""
+
+_SEED_SDS = 6.0
+_LONG_FLOOR, _SHORT_FLOOR = 0.005, 0.02
+"""Least spread of a loss as a share of its level. Where a few readings must define it, 2 %:
+what the loss of one batch to the next differs by in most pre-training runs."""
+
+_MIN_WIDTH = 3
+_CHANCE = 0.05
+_LEAST_HEIGHT = 0.03
+_COARSE_STEPS = 5
+_STANDS_STEPS, _STANDS_READINGS = 100, 5
+_MAX_GROUPS = 2000
+_RISE = 0.10
+_GAP = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossExcursion:
+    """An excursion of the loss and what it turned out to be."""
+
+    excursion: Excursion
+    kind: EpisodeKind
+
+
+def terrain_of(ready: Ready, loss: Trace) -> Terrain:
+    """The loss on its own scale; what the floor is depends on how much is known of it."""
+    floor = _LONG_FLOOR if len(loss) >= SHORT else _SHORT_FLOOR
+    return Terrain(loss, logarithmic=False, floor=floor)
+
+
+def loss_excursions(
+    ready: Ready, loss: Trace, alarms: tuple[Alarm, ...], moved_norms: "NDArray[np.bool_]"
+) -> list[LossExcursion]:
+    """Every excursion of the loss, judged.
+
+    Args:
+        alarms: causal ones of the loss.
+        moved_norms: `[T]` whether the gradient norm was far out of range at each reading
+            of the loss.
+    """
+    terrain = terrain_of(ready, loss)
+    short = len(loss) < SHORT
+    seeds = _scan(terrain) if short else _alarmed(loss, alarms)
+    terrain.mark(seeds)
+    groups = clusters(seeds, _GAP)[:_MAX_GROUPS]
+    share = (len(groups) + 1) / max(len(loss), 1)
+    least_width = max(_MIN_WIDTH if not short else 2, _chance_width(len(loss), share))
+    judged: list[LossExcursion] = []
+    behind = -1
+    for first, last in groups:
+        if first < behind:
+            continue
+        found = terrain.around(first, last, both_sides=short)
+        if found is None:
+            continue
+        behind = len(loss) if found.end is None else found.end
+        kind = _kind(loss, found, least_width, bool(moved_norms[found.start : behind].any()))
+        judged.append(LossExcursion(excursion=found, kind=kind))
+    return judged
+
+
+def _alarmed(loss: Trace, alarms: tuple[Alarm, ...]) -> "NDArray[np.int64]":
+    wanted = (AlarmKind.SPIKE, AlarmKind.SHIFT, AlarmKind.DIVERGENCE)
+    clocks = [a.step for a in alarms if a.kind in wanted and a.value > a.baseline]
+    places = np.unique(np.searchsorted(loss.clock, np.array(clocks, np.int64)))
+    return places[places < len(loss)]
+
+
+def _scan(terrain: Terrain) -> "NDArray[np.int64]":
+    """Readings of a short log far above the range that the readings before and after it
+    define. Each that is found is marked, so that it does not widen the range of the next."""
+    found: list[int] = []
+    values = terrain.values
+    for place in range(1, len(values)):
+        known = terrain.range_before(place, both_sides=True)
+        if known is None or not math.isfinite(values[place]):
+            continue
+        if values[place] > known.level + _SEED_SDS * known.spread:
+            found.append(place)
+            terrain.calm[place] = False
+    return np.array(found, np.int64)
+
+
+def _chance_width(num_readings: int, share: float) -> int:
+    """Width that a row of independent outliers reaches with a chance of less than 5 % in
+    the whole log, if each reading is one with probability `share`."""
+    if share >= 1 or num_readings < 2:
+        return _MIN_WIDTH
+    return math.ceil(math.log(num_readings / _CHANCE) / -math.log(min(share + 0.005, 0.5)))
+
+
+def _kind(loss: Trace, found: Excursion, least_width: int, norm_moved: bool) -> EpisodeKind:
+    high = found.height * found.range.spread >= _LEAST_HEIGHT * abs(found.range.level)
+    if found.end is None:
+        return _open_kind(loss, found) if high else EpisodeKind.BENIGN_OUTLIER
+    if high and found.width >= least_width:
+        return EpisodeKind.RECOVERING_SPIKE
+    if high and norm_moved and loss.interval_steps >= _COARSE_STEPS:
+        # One reading of a coarse log is many steps, and the gradient went with it.
+        return EpisodeKind.RECOVERING_SPIKE
+    return EpisodeKind.BENIGN_OUTLIER
+
+
+def _open_kind(loss: Trace, found: Excursion) -> EpisodeKind:
+    """An excursion that lasts to the end of the log: for good, or only not over yet."""
+    values = loss.values[found.start :]
+    finite = values[np.isfinite(values)]
+    readings = len(values)
+    lasted = int(loss.clock[-1] - loss.clock[found.start])
+    level, peak = found.range.level, float(finite.max())
+    fallen = float(np.median(finite[-3:])) < level + 0.5 * (peak - level)
+    if readings >= 2 and (lasted >= _STANDS_STEPS or readings >= _STANDS_READINGS):
+        far = np.median(finite[-5:]) > level + _RISE * abs(level)
+        return EpisodeKind.DIVERGENCE if far else EpisodeKind.NON_RECOVERING_SPIKE
+    rising = readings >= 3 and bool((np.diff(finite) > 0).all())
+    if readings >= 2 and not fallen and (rising or readings >= 4 or finite[-1] >= 3 * abs(level)):
+        return EpisodeKind.DIVERGENCE
+    return EpisodeKind.RECOVERING_SPIKE
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalRise:
+    """A loss that ended above the best it had reached, for good.
+
+    Attributes:
+        start: place of the first reading from which the level stays above the best.
+        peak: place of its highest reading.
+        best, final: the level at its best and at the end, in the unit of the loss.
+    """
+
+    start: int
+    peak: int
+    best: float
+    final: float
+    range: Range
+
+
+def final_rise(ready: Ready, loss: Trace) -> FinalRise | None:
+    """Whether the loss ended well above its best level: by 10 % of it, a quarter of what
+    had been gained, and six deviations of the level itself."""
+    finite = np.flatnonzero(loss.finite)
+    if len(finite) < 20:
+        return None
+    values = loss.values[finite]
+    window = int(np.clip(len(values) // 20, 5, 50))
+    levels = rolling_median(values, window)
+    best_at = int(np.argmin(levels))
+    final = float(levels[-1])
+    best = float(levels[best_at])
+    noise = float(np.median(np.abs(np.diff(values)))) / math.sqrt(window) * 2
+    gained = max(0.0, float(levels[0]) - best)
+    margin = max(_RISE * abs(best), 0.25 * gained, _SEED_SDS * noise)
+    if ready.is_rl:
+        margin = max(margin, 10 * abs(best), 1.0)
+    if final <= best + margin or best_at >= len(levels) - window:
+        return None
+    above = levels > best + margin / 2
+    start = len(levels) - int(np.argmin(above[::-1]))
+    first = int(finite[min(start + window // 2, len(finite) - 1)])
+    peak = int(finite[start + int(np.argmax(values[start:]))])
+    known = Range(level=best, spread=max(noise, 1e-12), slope=0.0, num_readings=window)
+    return FinalRise(start=first, peak=peak, best=best, final=final, range=known)
+
+
+def rolling_median(values: Floats, window: int) -> Floats:
+    """`[T - window + 1]` medians; in a long log of every few readings, held in between."""
+    stride = max(1, len(values) // 20_000)
+    rows = np.lib.stride_tricks.sliding_window_view(values, window)
+    if stride == 1:
+        return np.median(rows, axis=1)
+    coarse = np.median(rows[::stride], axis=1)
+    return np.repeat(coarse, stride)[: len(rows)]

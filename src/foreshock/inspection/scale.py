@@ -1,0 +1,117 @@
+"""Judges the loss scale: a healthy search and its cycle of growth, or a collapse."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foreshock.core.log import EventKind, LoggedRun
+from foreshock.inspection.trace import Trace
+
+_HALVINGS = 5
+"""Halvings without growth in between, after a calm stretch. A healthy scale is halved once
+after each growth; three in a row happen; five are a factor of 32."""
+
+_LOW = 1.0
+_SEARCH_READINGS = 5
+_SEARCH_STEPS, _EARLY_STEPS = 50, 100
+"""The search for the first scale begins within 50 steps of a log that begins within 100 of
+the training; it needs one overflow a halving, and 2**32 has 32 of them."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collapse:
+    """A loss scale that fell without end.
+
+    Attributes:
+        start_step, end_step: where the fall began, and its last reading.
+        before, after: the scale there.
+        start_clock: the start on the clock of the scale's trace, None if only events tell.
+        reason: in words.
+    """
+
+    start_step: int
+    end_step: int
+    before: float
+    after: float
+    start_clock: int | None
+    reason: str
+
+
+def find_collapse(run: LoggedRun, scale: Trace | None, *, loss_rose: bool) -> Collapse | None:
+    """The collapse of the loss scale, if there is one.
+
+    Args:
+        loss_rose: the loss is out of range at the end: then two halvings in a row, after
+            the search is over, are not the healthy cycle.
+    """
+    floor = next((e for e in run.events if e.kind is EventKind.SCALE_FLOOR), None)
+    if scale is None or len(scale) == 0:
+        if floor is None:
+            return None
+        step = floor.step or 0
+        return Collapse(
+            start_step=step, end_step=step, before=float("nan"), after=float("nan"),
+            start_clock=None, reason="the program says that the loss scale reached its minimum",
+        )  # fmt: skip
+    values = scale.values
+    start, end = _last_fall(values)
+    before, after = float(values[start]), float(values[end])
+    reason = ""
+    if floor is not None:
+        reason = "the program says that the loss scale reached its minimum"
+    elif after <= 0:
+        reason = "the loss scale is 0: every gradient is lost"
+    elif after < _LOW and before > after:
+        reason = f"the loss scale fell from {before:g} to {after:g}, below 1"
+    elif float(values.min()) < _LOW and float(values.max()) > float(values.min()):
+        low = int(np.argmin(values))
+        start, end = _fall_to(values, low)
+        before, after = float(values[start]), float(values[end])
+        reason = f"the loss scale fell from {before:g} to {after:g}, below 1"
+    else:
+        needed = 2 if loss_rose else _HALVINGS
+        if before >= after * 2**needed and not _is_search(run, scale, start):
+            reason = f"the loss scale fell from {before:g} to {after:g} without growing again"
+    if not reason:
+        return None
+    return Collapse(
+        start_step=int(scale.steps[start]), end_step=int(scale.steps[end]),
+        before=before, after=after, start_clock=int(scale.clock[start]), reason=reason,
+    )  # fmt: skip
+
+
+def _last_fall(values: Floats) -> tuple[int, int]:
+    """The longest fall without growth: from the last reading at its top to its bottom."""
+    best, depth = (len(values) - 1, len(values) - 1), 0.0
+    top = 0
+    for place in range(1, len(values)):
+        if values[place] > values[place - 1] or values[place] == values[top]:
+            top = place
+        fall = _ratio(float(values[top]), float(values[place]))
+        if fall > depth and fall > 1:
+            best, depth = (top, place), fall
+    return best
+
+
+def _fall_to(values: Floats, low: int) -> tuple[int, int]:
+    start = low
+    while start > 0 and values[start - 1] >= values[start]:
+        start -= 1
+    return start, low
+
+
+def _is_search(run: LoggedRun, scale: Trace, start: int) -> bool:
+    """Whether a fall belongs to the search for the first scale, at the start of training."""
+    if not run.has_steps:
+        return start <= _SEARCH_READINGS
+    first = min(int(one.steps.min()) for one in run.series.values() if len(one))
+    return first <= _EARLY_STEPS and int(scale.steps[start]) - first <= _SEARCH_STEPS
+
+
+def _ratio(high: float, low: float) -> float:
+    if low > 0:
+        return high / low
+    return float("inf") if high > 0 else 1.0

@@ -1,0 +1,103 @@
+"""Says what was found in one sentence, with its numbers."""
+
+import math
+
+import numpy as np
+
+from foreshock.inspection.finding import Episode, EpisodeKind, Movement, RunClass, RunFinding
+from foreshock.inspection.trace import Ready, Trace
+
+_NAMES = {"grad_norm": "the gradient norm", "loss_scale": "the loss scale", "loss": "the loss"}
+
+
+def state(episode: Episode, trace: Trace) -> str:
+    """One sentence on an episode of a signal."""
+    main = next((m for m in episode.movements if m.signal == trace.signal), None)
+    if main is None:
+        return ""
+    name = _NAMES.get(trace.signal, trace.signal)
+    words = f"{name} went from {main.baseline:.4g} to {main.peak_value:.4g}"
+    where = f" at step {main.peak_step}"
+    match episode.kind:
+        case EpisodeKind.BENIGN_OUTLIER:
+            return f"{words}{where}, without after-effect"
+        case EpisodeKind.GRAD_NORM_EXPLOSION:
+            return f"{words}{where}, while the loss shows nothing"
+        case EpisodeKind.DIVERGENCE:
+            return f"{words} from step {main.onset_step} on and did not come back"
+    words += where
+    if episode.end_step is not None:
+        words += f", back by step {episode.end_step}"
+    elif episode.kind is EpisodeKind.RECOVERING_SPIKE:
+        words += "; the log ends there, so whether it recovers cannot be told"
+    else:
+        words += " and stayed above where it had been"
+    return words + _lead(episode, main)
+
+
+def _lead(episode: Episode, main: Movement) -> str:
+    lead = episode.lead_to_loss_move_steps
+    if episode.first_mover == main.signal or not lead:
+        return ""
+    name = _NAMES.get(episode.first_mover, episode.first_mover)
+    return (
+        f"; {name} moved first, at step {episode.onset_step}, {lead} step{'s' * (lead != 1)} "
+        f"before the loss moved and {episode.lead_to_loss_peak_steps} before its peak"
+    )
+
+
+def verdict_of(finding: RunFinding, ready: Ready) -> str:
+    """The finding in one sentence."""
+    episode = deciding(finding)
+    if episode is not None and episode.statement:
+        more = sum(one.matters for one in finding.episodes) - 1
+        tail = f" (and {more} more)" if more > 0 else ""
+        return episode.statement[:1].upper() + episode.statement[1:] + tail
+    return _calm(finding, ready)
+
+
+def deciding(finding: RunFinding) -> Episode | None:
+    """The episode that the class comes from."""
+    kinds = [kind for kind, of in _KINDS.items() if of is finding.run_class]
+    for kind in kinds:
+        mine = [one for one in finding.episodes if one.kind is kind]
+        if mine:
+            return max(mine, key=_weight)
+    return None
+
+
+def _weight(episode: Episode) -> float:
+    for movement in episode.movements:
+        if movement.signal == "loss" and math.isfinite(movement.peak_value):
+            return abs(movement.peak_value - movement.baseline)
+    return 0.0
+
+
+def _calm(finding: RunFinding, ready: Ready) -> str:
+    loss = ready.loss
+    if loss is None or not loss.finite.any():
+        words = "Nothing out of range in what the log shows"
+    else:
+        values = loss.values[loss.finite]
+        first, last = float(np.median(values[:3])), float(np.median(values[-3:]))
+        words = f"The loss went from {first:.4g} to {last:.4g} in {len(values)} readings"
+    if finding.run_class is RunClass.NOT_JUDGEABLE:
+        return f"{words}: too few to judge anything"
+    if finding.num_outliers:
+        plural = "s" * (finding.num_outliers != 1)
+        return f"{words}, with {finding.num_outliers} outlier{plural} that left no trace"
+    return f"{words}, without anything out of range"
+
+
+_KINDS = {
+    EpisodeKind.NAN: RunClass.NAN,
+    EpisodeKind.LOSS_SCALE_COLLAPSE: RunClass.LOSS_SCALE_COLLAPSE,
+    EpisodeKind.DIVERGENCE: RunClass.DIVERGENCE,
+    EpisodeKind.GRAD_NORM_EXPLOSION: RunClass.GRAD_NORM_EXPLOSION,
+    EpisodeKind.RECOVERING_SPIKE: RunClass.RECOVERING_SPIKE,
+    EpisodeKind.NON_RECOVERING_SPIKE: RunClass.SHIFT,
+    EpisodeKind.SHIFT: RunClass.SHIFT,
+    EpisodeKind.PLATEAU: RunClass.PLATEAU,
+    EpisodeKind.RESTART_DISCONTINUITY: RunClass.RESTART_DISCONTINUITY,
+    EpisodeKind.EVAL_ONLY: RunClass.EVAL_ONLY_NAN,
+}

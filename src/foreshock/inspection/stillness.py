@@ -1,0 +1,93 @@
+"""Judges what does not move: a dead run, and one that never learned."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foreshock.core.log import Floats, Ints
+from foreshock.inspection.loss import rolling_median
+from foreshock.inspection.trace import Ready, Trace
+
+_DEAD_READINGS = 5
+_MIN_READINGS = 50
+_FROM_START = 3
+_PROGRESS = 0.02
+_STUCK_SHARE = 0.7
+"""Share of a run without any progress, after its loss had risen above where it began."""
+
+_ZERO = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stillness:
+    """A stretch without learning, from place `start` to the end, and why it is called so."""
+
+    start: int
+    reason: str
+
+
+def find_stillness(ready: Ready, loss: Trace) -> Stillness | None:
+    """A loss that is constant, exactly zero, or no better than at the start of the run."""
+    if ready.is_rl or not loss.finite.any():
+        return None
+    values = loss.values[loss.finite]
+    places = np.flatnonzero(loss.finite)
+    dead = _dead(ready, values)
+    if dead is not None:
+        return Stillness(start=int(places[dead[0]]), reason=dead[1])
+    if len(values) < _MIN_READINGS or not _from_start(loss):
+        return None
+    window = max(5, len(values) // 20)
+    levels = rolling_median(values, window)
+    first, last = float(levels[0]), float(levels[-1])
+    span = float(levels.max() - levels.min())
+    if span <= _PROGRESS * abs(first) and first - last <= _PROGRESS / 2 * abs(first):
+        reason = f"the loss stays between {levels.min():.4g} and {levels.max():.4g} from the start"
+        return Stillness(start=int(places[0]), reason=reason)
+    return _stuck(values, levels, places)
+
+
+def _dead(ready: Ready, values: Floats) -> tuple[int, str] | None:
+    """Where the loss became exactly constant, or next to nothing beside a dead gradient."""
+    same = values == values[-1]
+    start = len(values) - int(np.argmin(same[::-1])) if not same.all() else 0
+    length = len(values) - start
+    if length >= _DEAD_READINGS and length >= len(values) // 5:
+        return start, f"the loss is exactly {values[-1]:g} in the last {length} readings"
+    norm = ready.grad_norm
+    if norm is None or not len(norm):
+        return None
+    if abs(values[-1]) < _ZERO and norm.values[-1] < _ZERO and np.abs(values).max() > _ZERO:
+        low = np.abs(values) < _ZERO
+        start = len(values) - int(np.argmin(low[::-1]))
+        if start and abs(values[start - 1]) > 1000 * _ZERO:
+            return start, (
+                f"the loss fell from {values[start - 1]:.4g} to {values[-1]:.2g} at once, and the "
+                "gradient vanished with it"
+            )
+    return None
+
+
+def _stuck(values: Floats, levels: Floats, places: Ints) -> Stillness | None:
+    """A run that rose above its start early, and has not moved for most of its length."""
+    early = values[: max(3, len(values) // 20)]
+    if not early[1:].size or early[1:].max() <= 1.05 * values[0]:
+        return None
+    from_place = int((1 - _STUCK_SHARE) * len(levels))
+    rest = levels[from_place:]
+    third = max(1, len(rest) // 3)
+    moved = float(np.median(rest[:third]) - np.median(rest[-third:]))
+    noise = float(np.median(np.abs(values[from_place:] - np.median(values[from_place:]))))
+    if moved < max(0.5 * noise, _PROGRESS * abs(float(rest[-1]))) and rest[-1] > 0.2 * values[0]:
+        return Stillness(
+            start=int(places[from_place]),
+            reason=(
+                f"the loss rose to {early.max():.4g} right after the start and has stood at "
+                f"{float(np.median(rest)):.4g} for the last {_STUCK_SHARE:.0%} of the run"
+            ),
+        )
+    return None
+
+
+def _from_start(loss: Trace) -> bool:
+    return int(loss.steps[0]) <= _FROM_START * loss.interval_steps
