@@ -11,7 +11,7 @@ from foreshock.core.detector import Alarm
 from foreshock.core.timeline import Timeline
 from foreshock.inspection.finding import RunFinding
 from foreshock.inspection.statement import deciding
-from foreshock.inspection.trace import Ready
+from foreshock.inspection.trace import Trace
 
 _SIGNALS = ("loss", "grad_norm", "lr", "loss_scale", "update_ratio", "param_norm", "clip_share")
 _AHEAD = 100
@@ -19,7 +19,7 @@ _LEAST_PAST = 10
 
 
 def rank_causes(
-    finding: RunFinding, ready: Ready, alarms: Mapping[str, tuple[Alarm, ...]]
+    finding: RunFinding, traces: Mapping[str, Trace], alarms: Mapping[str, tuple[Alarm, ...]]
 ) -> Diagnosis | None:
     """The ranked causes of the episode that the class comes from.
 
@@ -27,7 +27,7 @@ def rank_causes(
     little to weigh anything by.
     """
     episode = deciding(finding)
-    lead = ready.loss or ready.grad_norm
+    lead = traces.get("loss") or traces.get("grad_norm")
     if episode is None or lead is None or not finding.run_class.is_trouble:
         return None
     last_step = episode.end_step if episode.end_step is not None else int(lead.steps[-1])
@@ -45,10 +45,10 @@ def rank_causes(
     ]
     if not mine:
         return None
-    traces = {name: ready.traces[name] for name in _SIGNALS if name in ready.traces}
-    timeline = Timeline([f"{name}/global" for name in traces], capacity=len(clocks))
-    columns = np.full((len(clocks), len(traces)), np.nan)
-    for column, trace in enumerate(traces.values()):
+    shown = {name: traces[name] for name in _SIGNALS if name in traces}
+    timeline = Timeline([f"{name}/global" for name in shown], capacity=len(clocks))
+    columns = np.full((len(clocks), len(shown)), np.nan)
+    for column, trace in enumerate(shown.values()):
         _, rows, theirs = np.intersect1d(clocks, trace.clock, return_indices=True)
         columns[rows, column] = trace.values[theirs]
     for clock, row in zip(clocks.tolist(), columns, strict=True):

@@ -5,7 +5,9 @@ import numpy as np
 from foreshock.inspection.finding import Episode, EpisodeKind
 from foreshock.inspection.trace import Ready
 
-_LEAST = 2
+_LEAST, _LEAST_METRICS = 2, 3
+_EARLY = 3
+_FOUND = 0.05
 
 
 def broken_evaluation(ready: Ready) -> Episode | None:
@@ -19,12 +21,20 @@ def broken_evaluation(ready: Ready) -> Episode | None:
             step = int(trace.steps[int(np.argmin(trace.finite))])
             return _episode(step, name, f"{name} is not finite at step {step}; training is")
     metrics = [trace for name, trace in evals.items() if "loss" not in name and _counts(name)]
-    if len(metrics) >= 3 and all(len(m) >= _LEAST and not m.values.any() for m in metrics):
-        step = int(metrics[0].steps[0])
-        names = ", ".join(sorted(trace.signal for trace in metrics)[:4])
-        return _episode(
-            step, metrics[0].signal, f"{names} are exactly 0 in every evaluation: nothing is found"
-        )
+    same = [one for one in metrics if len(one) == len(metrics[0]) >= _LEAST]
+    if len(same) < _LEAST_METRICS:
+        return None
+    zero = np.all([one.values == 0 for one in same], axis=0)
+    names = ", ".join(sorted(trace.signal for trace in same)[:4])
+    first = same[0]
+    if zero.all():
+        words = f"{names} are exactly 0 in every evaluation"
+        return _episode(int(first.steps[0]), first.signal, words)
+    # Early in training nothing may be found yet; later, all of it at once is no measurement.
+    late = zero & (first.steps > _EARLY * first.interval_steps)
+    if late.any() and np.max([one.values.max() for one in same]) > _FOUND:
+        step = int(first.steps[int(np.argmax(late))])
+        return _episode(step, first.signal, f"{names} are all exactly 0 at step {step} alone")
     return None
 
 

@@ -12,12 +12,21 @@ from foreshock.inspection.trace import Trace
 
 _PAST = 50
 """Readings before an excursion that define its range."""
-_FEW = 5
+FEW = 10
+"""Readings that a spread is learned from; fewer tell a level only."""
+
 _ONSET_SDS = 3.0
 _BACK = 3
 """Readings in a row that must be back in range. Two could be chance in a noisy series."""
 _REACH = 100
-_AFTER = 20
+_AFTER, _AFTER_LEAST = 20, 5
+_STRETCHES = ((50, 1.0), (20, 1.1), (10, 1.3))
+"""Readings that a range is learned from, and what makes up for a small number."""
+
+_STRAIGHTER = 0.5
+
+_FEW_BACK = 0.1
+"""Share of its height at which an excursion counts as over where nothing is known of noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +34,8 @@ class Range:
     """Where a signal should be: a level and how far it strays, on its own scale.
 
     Attributes:
-        level: of the readings next to the excursion.
+        level: of the readings next to the excursion; of fewer than ten, the lowest (the
+            median, if logarithmic).
         spread: robust standard deviation, never below a share of the level.
         slope: change of the level a reading.
         num_readings: that it was learned from.
@@ -46,7 +56,9 @@ class Range:
 class Excursion:
     """Readings `start` to `end` (excluded; None while open) of a trace are out of range.
 
-    `height` is in spreads, `width` in readings; `after_effect` is how far the readings
+    `height` is in spreads; `width` counts the readings in a row, the peak among them, above a
+    quarter of the height: the tail of a one-step outlier in a running mean is no width.
+    `after_effect` is how far the readings
     after it stand above what the trend promised, in the trace's unit (of logarithms for a
     logarithmic one); NaN if there are too few.
     """
@@ -92,36 +104,43 @@ class Terrain:
         """Readings that alarmed say nothing about the range."""
         self.calm[places] = False
 
-    def range_before(self, place: int, *, both_sides: bool = False) -> Range | None:
+    def range_before(self, place: int, *, lowest: bool = False) -> Range | None:
         """The range that the calm readings before a place define; None of no reading.
 
         Args:
-            both_sides: take in the calm readings after it too, if there are few before.
+            lowest: of few readings the lowest tells the level, not their median.
         """
         past = self._calm(max(0, place - 4 * _PAST), place)[-_PAST:]
-        if len(past) < _FEW and both_sides:
-            later = self._calm(place, len(self.values))
-            lower = later[self.values[later] <= self._low(past, later)]
-            past = np.concatenate((past, lower[:_PAST]))
-        if len(past) == 0:
-            return None
-        return self._range(self.values[past])
+        return self._range(self.values[past], lowest) if len(past) else None
 
-    def around(self, seed: int, last_seed: int, *, both_sides: bool = False) -> Excursion | None:
+    def around(self, seed: int, last_seed: int, *, short: bool = False) -> Excursion | None:
         """The excursion that readings `seed` to `last_seed` belong to; None if they are in
-        range after all."""
-        known = self.range_before(seed, both_sides=both_sides)
+        range after all.
+
+        Args:
+            short: of a short log, in which one reading in range may part the first move from
+                what follows; in a long one that would often be another outlier.
+        """
+        known = self.range_before(seed)
         if known is None:
             return None
         limit = known.limit
         above = ~(self.values <= limit)  # NaN counts as out of range
         start = seed
-        while start > 0 and seed - start < _REACH and above[start - 1]:
-            start -= 1
+        while start > 0 and seed - start < _REACH:
+            if above[start - 1]:
+                start -= 1
+            elif short and start > 2 and above[start - 2] and not above[: start - 2].all():
+                start -= 2
+            else:
+                break
         if not above[seed : last_seed + 1].any():
             return None
         while not above[start]:
             start += 1
+        if known.num_readings < FEW:
+            top = float(np.max(self.values[start : last_seed + 1]))
+            above = ~(self.values <= max(limit, known.level + _FEW_BACK * (top - known.level)))
         end = self._back(above, last_seed)
         stop = len(self.values) if end is None else end
         stretch = self.values[start:stop]
@@ -134,7 +153,7 @@ class Terrain:
             end=end,
             range=known,
             height=height,
-            width=int(above[start:stop].sum()),
+            width=_width(self.values[start:stop], peak - start, known),
             after_effect=self._after(known, start, end),
         )
 
@@ -155,7 +174,7 @@ class Terrain:
         if end is None:
             return math.nan
         later = self._calm(end, min(len(self.values), end + 2 * _AFTER))[:_AFTER]
-        if len(later) < _FEW:
+        if len(later) < _AFTER_LEAST:
             return math.nan
         ahead = float(np.median(later)) - start
         promised = known.level + min(0.0, known.slope) * ahead
@@ -164,28 +183,22 @@ class Terrain:
     def _calm(self, low: int, high: int) -> "NDArray[np.int64]":
         return low + np.flatnonzero(self.calm[low:high])
 
-    def _low(self, past: "NDArray[np.int64]", later: "NDArray[np.int64]") -> float:
-        """Later readings up to this belong to the range too: what the few before allow."""
-        if len(past):
-            level = float(np.median(self.values[past]))
-        elif len(later):
-            level = float(np.quantile(self.values[later], 0.25))
-        else:
-            return math.nan
-        return level + 2 * self._least(level)
+    def _range(self, values: Floats, lowest: bool) -> Range:
+        """The range of calm readings, extrapolated to the next one along a falling trend.
 
-    def _range(self, values: Floats) -> Range:
-        near = values[-20:]
-        level = float(np.median(near))
-        slope = 0.0
-        if len(values) >= 10:
-            half = len(values) // 2
-            slope = float(np.median(values[half:]) - np.median(values[:half])) / half
-        flat = values - slope * (np.arange(len(values)) - len(values) + 1)
-        if len(values) >= _FEW:
-            spread = MAD_TO_SD * float(np.median(np.abs(flat - np.median(flat))))
+        The last 50 count, or the last 20 or 10 if they stray less than half as much: a young
+        loss falls in a curve, whose bend is no noise.
+        """
+        if len(values) < FEW:
+            median = self.logarithmic and not lowest
+            level = float(np.median(values) if median else values.min())
+            spread = slope = 0.0
         else:
-            spread = float(np.ptp(values)) / 2
+            fits = [_fit(values[-size:], more) for size, more in _STRETCHES if size <= len(values)]
+            level, spread, slope = fits[0]
+            for fit in fits[1:]:
+                if fit[1] < _STRAIGHTER * spread:
+                    level, spread, slope = fit
         return Range(
             level=level,
             spread=max(spread, self._least(level), 1e-12),
@@ -195,6 +208,27 @@ class Terrain:
 
     def _least(self, level: float) -> float:
         return self._floor if self.logarithmic else self._floor * abs(level)
+
+
+def _width(values: Floats, peak: int, known: Range) -> int:
+    """Readings in a row around the peak that are above a quarter of its height."""
+    top = values[peak] if np.isfinite(values[peak]) else known.limit
+    low = max(known.limit, known.level + (top - known.level) / 4)
+    above = ~(values <= low)
+    left = int(np.argmin(above[peak::-1])) if not above[peak::-1].all() else peak + 1
+    right = int(np.argmin(above[peak:])) if not above[peak:].all() else len(values) - peak
+    return max(1, left + right - 1)
+
+
+def _fit(values: Floats, correction: float) -> tuple[float, float, float]:
+    """Level at the end of a falling or level stretch, robust spread around it, and slope."""
+    slope = 0.0
+    if len(values) >= FEW:
+        half = len(values) // 2
+        slope = min(0.0, float(np.median(values[half:]) - np.median(values[:half])) / half)
+    flat = values - slope * (np.arange(len(values)) - len(values))
+    level = max(float(np.median(flat)), float(values.min()))
+    return level, correction * MAD_TO_SD * float(np.median(np.abs(flat - level))), slope
 
 
 def clusters(places: "NDArray[np.int64]", gap: int) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ _FLOOR = 0.25
 begins by the run books."""
 
 _SEED_RATIO = 5.0
+_FAR_RATIO = 10.0
 _EXPLOSION_RATIO = 100.0
 _EXPLOSION_READINGS = 2
 _GAP = 5
@@ -46,7 +47,7 @@ def norm_excursions(terrain: Terrain, seeds: "NDArray[np.int64]") -> list[NormEx
     for first, last in clusters(seeds, _GAP)[:_MAX_GROUPS]:
         if first < behind:
             continue
-        found = terrain.around(first, last, both_sides=short)
+        found = terrain.around(first, last, short=short)
         if found is None:
             continue
         behind = len(terrain.trace) if found.end is None else found.end
@@ -58,8 +59,18 @@ def _exploded(terrain: Terrain, found: Excursion, stop: int) -> bool:
     """Two readings a hundred times the level are no outlier, nor is one that leads to NaN."""
     values = terrain.values[found.start : stop]
     far = values > found.range.level + np.log(_EXPLOSION_RATIO)
-    far |= np.isposinf(values)
-    return int(far.sum()) >= _EXPLOSION_READINGS
+    return bool(far.any()) and int((far | ~np.isfinite(values)).sum()) >= _EXPLOSION_READINGS
+
+
+def far_places(terrain: Terrain, seeds: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """Those of the seeds at which the norm is ten times the range before, or not finite."""
+    far = np.log(_FAR_RATIO)
+    kept: list[int] = []
+    for place in seeds.tolist():
+        known = terrain.range_before(place)
+        if known is None or not terrain.values[place] <= known.level + far:
+            kept.append(place)
+    return np.array(kept, np.int64)
 
 
 def lasting_nan(norm: Trace) -> int | None:
@@ -92,7 +103,7 @@ def _scan(terrain: Terrain) -> "NDArray[np.int64]":
     found: list[int] = []
     far = np.log(_SEED_RATIO)
     for place in range(1, len(terrain.values)):
-        known = terrain.range_before(place, both_sides=True)
+        known = terrain.range_before(place)
         if known is not None and terrain.values[place] > known.level + max(far, 3 * known.spread):
             found.append(place)
             terrain.calm[place] = False

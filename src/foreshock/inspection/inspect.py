@@ -3,17 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from foreshock.core.detector import Alarm
-from foreshock.core.log import Ints, Log, LoggedRun
+from foreshock.core.log import Log, LoggedRun
 from foreshock.inspection import gradient, nonfinite, restarts, stillness
-from foreshock.inspection import loss as losses
 from foreshock.inspection.advice import advise
-from foreshock.inspection.alarms import default_detectors, on_steps, raise_alarms
+from foreshock.inspection.alarms import on_steps
+from foreshock.inspection.attempt import SHOWN_OUTLIERS, Judged, judge_attempt
 from foreshock.inspection.causes import rank_causes
 from foreshock.inspection.evaluation import broken_evaluation
-from foreshock.inspection.excursion import Excursion, Terrain
 from foreshock.inspection.finding import (
     Episode,
     EpisodeKind,
@@ -21,12 +18,11 @@ from foreshock.inspection.finding import (
     RunClass,
     RunFinding,
 )
-from foreshock.inspection.joining import Moved, far_norms, join, precursor
+from foreshock.inspection.lineage import lineages
 from foreshock.inspection.scale import find_collapse
-from foreshock.inspection.statement import state, verdict_of
+from foreshock.inspection.statement import verdict_of
 from foreshock.inspection.trace import Ready, Trace, make_ready
 
-_SHOWN_OUTLIERS = 20
 _SHOWN_EPISODES = 200
 _FEW_READINGS = 3
 _SHORT_READINGS = 20
@@ -69,9 +65,10 @@ def inspect_run(
 ) -> RunFinding:
     """Inspect one run."""
     ready = make_ready(run)
-    alarms = raise_alarms(ready.traces, default_detectors(), progress=progress)
-    draft = _Draft(run=run, ready=ready, alarms=alarms)
-    draft.judge()
+    draft = _Draft(run=run, ready=ready)
+    for lineage in lineages(ready.traces):
+        draft.take(judge_attempt(lineage, is_rl=ready.is_rl, progress=progress))
+    draft.judge_whole()
     return draft.finding()
 
 
@@ -81,110 +78,46 @@ class _Draft:
 
     run: LoggedRun
     ready: Ready
-    alarms: dict[str, tuple[Alarm, ...]]
+    alarms: dict[str, list[Alarm]] = field(default_factory=dict[str, list[Alarm]])
     episodes: list[Episode] = field(default_factory=list[Episode])
     outliers: list[Episode] = field(default_factory=list[Episode])
     num_outliers: int = 0
     nan_from_step: int | None = None
-    _norm_terrain: Terrain | None = None
+    last: Judged | None = None
 
-    def judge(self) -> None:
-        loss, norm = self.ready.loss, self.ready.grad_norm
-        seeds = np.zeros(0, np.int64)
-        norm_terrain = None
-        if norm is not None:
-            norm_terrain, seeds = gradient.terrain_of(norm, self.alarms.get("grad_norm", ()))
-        self._norm_terrain = norm_terrain
-        if loss is not None:
-            self._judge_loss(loss, norm, seeds)
-        self._judge_norm(seeds)
+    def take(self, judged: Judged) -> None:
+        """Take in what one attempt came to."""
+        self.last = judged
+        self.episodes += judged.episodes
+        self.outliers += judged.outliers[: SHOWN_OUTLIERS - len(self.outliers)]
+        self.num_outliers += judged.num_outliers
+        for name, found in judged.alarms.items():
+            trace = judged.traces[name]
+            self.alarms.setdefault(name, []).extend(on_steps(alarm, trace) for alarm in found)
+
+    def judge_whole(self) -> None:
+        """Judge what is a matter of the whole run."""
+        loss = self.ready.loss
         self._judge_scale()
-        self._judge_nonfinite()
+        for episode in nonfinite.find_nan(self.run, self.ready):
+            if episode.kind is EpisodeKind.NAN and self.nan_from_step is None:
+                self.nan_from_step = episode.onset_step
+            if episode.kind is EpisodeKind.BENIGN_OUTLIER:
+                self.num_outliers += 1
+                self.outliers.append(episode)
+            else:
+                self.episodes.append(nonfinite.with_precursors(episode, self.episodes))
         if loss is not None:
             self._judge_stillness(loss)
-            self._judge_restarts(loss)
-        self._judge_evaluation()
-
-    def _judge_loss(self, loss: Trace, norm: Trace | None, seeds: Ints) -> None:
-        moved = far_norms(loss, norm, seeds)
-        found = losses.loss_excursions(self.ready, loss, self.alarms.get("loss", ()), moved)
-        rise = losses.final_rise(self.ready, loss)
-        for one in found:
-            if one.kind is EpisodeKind.BENIGN_OUTLIER and self.num_outliers >= _SHOWN_OUTLIERS:
-                self.num_outliers += 1
-                continue
-            kind, excursion = one.kind, one.excursion
-            if kind is EpisodeKind.DIVERGENCE and rise is None and len(loss) >= losses.SHORT:
-                kind = EpisodeKind.NON_RECOVERING_SPIKE
-            self._add(kind, loss, excursion)
-        diverged = any(one.kind is EpisodeKind.DIVERGENCE for one in self.episodes)
-        if rise is not None and not diverged:
-            excursion = Excursion(
-                start=rise.start,
-                peak=rise.peak,
-                end=None,
-                range=rise.range,
-                height=(float(loss.values[rise.peak]) - rise.best) / rise.range.spread,
-                width=len(loss) - rise.start,
-            )
-            self._add(EpisodeKind.DIVERGENCE, loss, excursion)
-
-    def _add(self, kind: EpisodeKind, trace: Trace, excursion: Excursion) -> None:
-        main = Moved(trace=trace, excursion=excursion)
-        others: list[Moved] = []
-        terrain = self._norm_terrain
-        if trace.signal == "loss" and terrain is not None and kind is not EpisodeKind.PLATEAU:
-            clock, peak = int(trace.clock[excursion.start]), int(trace.clock[excursion.peak])
-            short = len(terrain.trace) < losses.SHORT
-            found = precursor(terrain, clock, peak, short=short)
-            if found is not None:
-                others.append(Moved(trace=terrain.trace, excursion=found))
-        episode = join(kind, main, others, self.alarms)
-        self._keep(replace(episode, statement=state(episode, trace)))
-
-    def _keep(self, episode: Episode) -> None:
-        if episode.kind is EpisodeKind.BENIGN_OUTLIER:
-            self.num_outliers += 1
-            self.outliers.append(episode)
-        else:
-            self.episodes.append(episode)
-
-    def _judge_norm(self, seeds: Ints) -> None:
-        terrain = self._norm_terrain
-        if terrain is None:
-            return
-        taken = [
-            (m.onset_step, m.end_step if m.end_step is not None else 1 << 62)
-            for episode in (*self.episodes, *self.outliers)
-            for m in episode.movements
-            if m.signal == "grad_norm"
-        ]
-        for one in gradient.norm_excursions(terrain, seeds):
-            step = int(terrain.trace.steps[one.excursion.start])
-            if any(low <= step < max(high, low + 1) for low, high in taken):
-                continue
-            exploded = one.exploded and self._loss_calm_at(terrain.trace, one.excursion)
-            kind = EpisodeKind.GRAD_NORM_EXPLOSION if exploded else EpisodeKind.BENIGN_OUTLIER
-            if kind is EpisodeKind.BENIGN_OUTLIER and self.num_outliers >= _SHOWN_OUTLIERS:
-                self.num_outliers += 1
-                continue
-            self._add(kind, terrain.trace, one.excursion)
-
-    def _loss_calm_at(self, norm: Trace, excursion: Excursion) -> bool:
-        """Whether no episode of the loss explains the norm's excursion."""
-        first = int(norm.steps[excursion.start])
-        return not any(
-            episode.matters
-            and episode.movements[0].signal == "loss"
-            and episode.onset_step <= first
-            and (episode.end_step is None or first <= episode.end_step)
-            for episode in self.episodes
-        )
+            self.episodes += restarts.find_discontinuities(loss)
+        broken = broken_evaluation(self.ready)
+        if broken is not None:
+            self.episodes.append(broken)
 
     def _judge_scale(self) -> None:
         rose = any(
-            episode.end_step is None and episode.movements[0].signal == "loss"
-            for episode in self.episodes
+            episode.end_step is None and any(m.signal == "loss" for m in episode.movements)
+            for episode in (*self.episodes, *self.outliers)
         )
         scale = self.ready.traces.get("loss_scale")
         found = find_collapse(self.run, scale, loss_rose=rose)
@@ -211,16 +144,6 @@ class _Draft:
             )
         )
 
-    def _judge_nonfinite(self) -> None:
-        for episode in nonfinite.find_nan(self.run, self.ready):
-            if episode.kind is EpisodeKind.NAN and self.nan_from_step is None:
-                self.nan_from_step = episode.onset_step
-            self._keep(self._led(episode))
-
-    def _led(self, episode: Episode) -> Episode:
-        """A NaN that an open episode of the loss or the norm led to began where that did."""
-        return nonfinite.with_precursors(episode, self.episodes)
-
     def _judge_stillness(self, loss: Trace) -> None:
         found = stillness.find_stillness(self.ready, loss)
         if found is None:
@@ -239,20 +162,11 @@ class _Draft:
             )
         )
 
-    def _judge_restarts(self, loss: Trace) -> None:
-        self.episodes += restarts.find_discontinuities(loss)
-
-    def _judge_evaluation(self) -> None:
-        found = broken_evaluation(self.ready)
-        if found is not None:
-            self.episodes.append(found)
-
     def finding(self) -> RunFinding:
         """The class, the verdict and everything behind them."""
         run_class = self._class()
         self.episodes.sort(key=lambda one: one.onset_step)
-        shown = tuple(self.episodes[:_SHOWN_EPISODES] + self.outliers[:_SHOWN_OUTLIERS])
-        traces = self.ready.traces
+        shown = tuple(self.episodes[:_SHOWN_EPISODES] + self.outliers[:SHOWN_OUTLIERS])
         finding = RunFinding(
             run=self.run,
             run_class=run_class,
@@ -261,12 +175,11 @@ class _Draft:
             num_outliers=self.num_outliers,
             nan_from_step=self.nan_from_step,
             warnings=(*self.ready.warnings, *self._limits()),
-            alarms={
-                name: tuple(on_steps(alarm, traces[name]) for alarm in found)
-                for name, found in self.alarms.items()
-            },
+            alarms={name: tuple(found) for name, found in self.alarms.items()},
         )
-        diagnosis = rank_causes(finding, self.ready, self.alarms)
+        diagnosis = None
+        if self.last is not None:
+            diagnosis = rank_causes(finding, self.last.traces, self.last.alarms)
         finding = replace(finding, verdict=verdict_of(finding, self.ready), diagnosis=diagnosis)
         return replace(finding, advice=advise(finding))
 
@@ -274,10 +187,10 @@ class _Draft:
         classes = [_CLASS_OF[one.kind] for one in self.episodes if one.kind in _CLASS_OF]
         if classes:
             return self._first_cause(min(classes, key=lambda one: one.severity))
-        loss = self.ready.loss or self.ready.grad_norm
         if self.num_outliers:
             return RunClass.BENIGN_OUTLIERS
-        if loss is None or len(loss) <= _FEW_READINGS:
+        lead = self.ready.loss or self.ready.grad_norm or self.ready.traces.get("loss_scale")
+        if lead is None or len(lead) <= _FEW_READINGS:
             return RunClass.NOT_JUDGEABLE
         return RunClass.HEALTHY
 

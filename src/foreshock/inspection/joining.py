@@ -36,9 +36,9 @@ def precursor(terrain: Terrain, clock: int, peak_clock: int, *, short: bool) -> 
     trace = terrain.trace
     here, until = trace.place(clock), trace.place(peak_clock + 1)
     low = max(0, here - _PRECURSOR_READINGS)
-    known = terrain.range_before(low, both_sides=False) if low >= _CALM else None
+    known = terrain.range_before(low, lowest=True) if low >= _CALM else None
     if known is None or known.num_readings < _CALM:
-        known = terrain.range_before(here, both_sides=True)
+        known = terrain.range_before(max(1, here), lowest=True)
     if known is None:
         return None
     above = ~(terrain.values[low:until] <= known.limit)
@@ -54,7 +54,7 @@ def precursor(terrain: Terrain, clock: int, peak_clock: int, *, short: bool) -> 
                 return None
             start, calm = place + int(later[0]), 0
     place = low + start
-    return terrain.around(place, place, both_sides=short)
+    return terrain.around(place, place, short=short)
 
 
 def join(

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import Floats
-from foreshock.inspection.excursion import Excursion, Range, Terrain, clusters
+from foreshock.core.stats import MAD_TO_SD
+from foreshock.inspection.excursion import FEW, Excursion, Range, Terrain, clusters
 from foreshock.inspection.finding import EpisodeKind
-from foreshock.inspection.trace import Ready, Trace
+from foreshock.inspection.trace import Trace
 
 SHORT = 60
 """Readings of a log that is judged from both sides alone: live rules are still warming up,
@@ -20,6 +21,10 @@ _SEED_SDS = 6.0
 _LONG_FLOOR, _SHORT_FLOOR = 0.005, 0.02
 """Least spread of a loss as a share of its level. Where a few readings must define it, 2 %:
 what the loss of one batch to the next differs by in most pre-training runs."""
+
+_FEW_RISE = 0.5
+"""Rise that is seen where fewer than ten readings came before. The loss of one small batch
+to the next differs by a third; by half, hardly ever without a reason."""
 
 _MIN_WIDTH = 3
 _CHANCE = 0.05
@@ -39,14 +44,14 @@ class LossExcursion:
     kind: EpisodeKind
 
 
-def terrain_of(ready: Ready, loss: Trace) -> Terrain:
+def terrain_of(loss: Trace) -> Terrain:
     """The loss on its own scale; what the floor is depends on how much is known of it."""
     floor = _LONG_FLOOR if len(loss) >= SHORT else _SHORT_FLOOR
     return Terrain(loss, logarithmic=False, floor=floor)
 
 
 def loss_excursions(
-    ready: Ready, loss: Trace, alarms: tuple[Alarm, ...], moved_norms: "NDArray[np.bool_]"
+    loss: Trace, alarms: tuple[Alarm, ...], moved_norms: "NDArray[np.bool_]", *, is_rl: bool
 ) -> list[LossExcursion]:
     """Every excursion of the loss, judged.
 
@@ -54,24 +59,28 @@ def loss_excursions(
         alarms: causal ones of the loss.
         moved_norms: `[T]` whether the gradient norm was far out of range at each reading
             of the loss.
+        is_rl: the loss hovers near zero by design.
     """
-    terrain = terrain_of(ready, loss)
+    terrain = terrain_of(loss)
     short = len(loss) < SHORT
     seeds = _scan(terrain) if short else _alarmed(loss, alarms)
     terrain.mark(seeds)
     groups = clusters(seeds, _GAP)[:_MAX_GROUPS]
-    share = (len(groups) + 1) / max(len(loss), 1)
+    share = max(len(groups) - 0.5, 0.5) / max(len(loss), 1)  # of the other outliers
     least_width = max(_MIN_WIDTH if not short else 2, _chance_width(len(loss), share))
     judged: list[LossExcursion] = []
     behind = -1
     for first, last in groups:
         if first < behind:
             continue
-        found = terrain.around(first, last, both_sides=short)
+        found = terrain.around(first, last, short=short)
         if found is None:
             continue
         behind = len(loss) if found.end is None else found.end
-        kind = _kind(loss, found, least_width, bool(moved_norms[found.start : behind].any()))
+        norm_moved = bool(moved_norms[found.start : behind].any())
+        kind = _kind(loss, found, least_width, norm_moved)
+        if is_rl and not norm_moved:
+            kind = EpisodeKind.BENIGN_OUTLIER  # it hovers near zero by design
         judged.append(LossExcursion(excursion=found, kind=kind))
     return judged
 
@@ -84,15 +93,21 @@ def _alarmed(loss: Trace, alarms: tuple[Alarm, ...]) -> "NDArray[np.int64]":
 
 
 def _scan(terrain: Terrain) -> "NDArray[np.int64]":
-    """Readings of a short log far above the range that the readings before and after it
-    define. Each that is found is marked, so that it does not widen the range of the next."""
+    """Readings of a short log far above the range that those before define. Each that is
+    found is marked, so that it does not widen the range of the next.
+
+    Fewer than ten readings say little of the noise: then it takes half as much again.
+    """
     found: list[int] = []
     values = terrain.values
     for place in range(1, len(values)):
-        known = terrain.range_before(place, both_sides=True)
+        known = terrain.range_before(place)
         if known is None or not math.isfinite(values[place]):
             continue
-        if values[place] > known.level + _SEED_SDS * known.spread:
+        margin = _SEED_SDS * known.spread
+        if known.num_readings < FEW:
+            margin = max(margin, _FEW_RISE * abs(known.level))
+        if values[place] > known.level + margin:
             found.append(place)
             terrain.calm[place] = False
     return np.array(found, np.int64)
@@ -126,13 +141,33 @@ def _open_kind(loss: Trace, found: Excursion) -> EpisodeKind:
     lasted = int(loss.clock[-1] - loss.clock[found.start])
     level, peak = found.range.level, float(finite.max())
     fallen = float(np.median(finite[-3:])) < level + 0.5 * (peak - level)
+    if _compatible(loss, found):
+        return EpisodeKind.BENIGN_OUTLIER
+    falling = fallen and float(finite[-1]) <= 1.02 * float(finite[int(np.argmax(finite)) :].min())
+    if falling and lasted < _STANDS_STEPS:
+        return EpisodeKind.RECOVERING_SPIKE  # on its way back when the log ends
     if readings >= 2 and (lasted >= _STANDS_STEPS or readings >= _STANDS_READINGS):
         far = np.median(finite[-5:]) > level + _RISE * abs(level)
         return EpisodeKind.DIVERGENCE if far else EpisodeKind.NON_RECOVERING_SPIKE
     rising = readings >= 3 and bool((np.diff(finite) > 0).all())
-    if readings >= 2 and not fallen and (rising or readings >= 4 or finite[-1] >= 3 * abs(level)):
+    if readings >= 2 and not fallen and (rising or readings >= 3 or finite[-1] >= 3 * abs(level)):
         return EpisodeKind.DIVERGENCE
     return EpisodeKind.RECOVERING_SPIKE
+
+
+def _compatible(loss: Trace, found: Excursion) -> bool:
+    """Whether the few readings before an excursion could as well be of those after it: then
+    nothing was left, the noise was only not known yet."""
+    if found.range.num_readings >= FEW:
+        return False
+    later = loss.values[found.start :]
+    later = later[np.isfinite(later)]
+    later = later[len(later) // 2 :]
+    if len(later) < FEW // 2:
+        return False
+    before = loss.values[: found.start]
+    spread = MAD_TO_SD * float(np.median(np.abs(later - np.median(later))))
+    return float(np.nanmedian(before)) >= float(np.median(later)) - 3 * spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +187,7 @@ class FinalRise:
     range: Range
 
 
-def final_rise(ready: Ready, loss: Trace) -> FinalRise | None:
+def final_rise(loss: Trace, *, is_rl: bool) -> FinalRise | None:
     """Whether the loss ended well above its best level: by 10 % of it, a quarter of what
     had been gained, and six deviations of the level itself."""
     finite = np.flatnonzero(loss.finite)
@@ -167,7 +202,7 @@ def final_rise(ready: Ready, loss: Trace) -> FinalRise | None:
     noise = float(np.median(np.abs(np.diff(values)))) / math.sqrt(window) * 2
     gained = max(0.0, float(levels[0]) - best)
     margin = max(_RISE * abs(best), 0.25 * gained, _SEED_SDS * noise)
-    if ready.is_rl:
+    if is_rl:
         margin = max(margin, 10 * abs(best), 1.0)
     if final <= best + margin or best_at >= len(levels) - window:
         return None

@@ -13,7 +13,7 @@ _HALVINGS = 5
 after each growth; three in a row happen; five are a factor of 32."""
 
 _LOW = 1.0
-_SEARCH_READINGS = 5
+_FIRST_READINGS, _SEARCH_READINGS = 2, 5
 _SEARCH_STEPS, _EARLY_STEPS = 50, 100
 """The search for the first scale begins within 50 steps of a log that begins within 100 of
 the training; it needs one overflow a halving, and 2**32 has 32 of them."""
@@ -104,9 +104,20 @@ def _fall_to(values: Floats, low: int) -> tuple[int, int]:
 
 
 def _is_search(run: LoggedRun, scale: Trace, start: int) -> bool:
-    """Whether a fall belongs to the search for the first scale, at the start of training."""
-    if not run.has_steps:
+    """Whether a fall belongs to the search for the first scale, at the start of training.
+
+    Where every record shows the scale, the search begins with the first of them; where
+    only overflows are printed, nobody sees how calm it was before.
+    """
+    loss = run.series.get("loss")
+    in_records = loss is not None and 2 * len(scale) >= len(loss) and len(scale) >= 5
+    if in_records and len(np.unique(scale.steps)) > len(scale) // 2:
+        if start > _FIRST_READINGS:
+            return False
+    elif not run.has_steps:
         return start <= _SEARCH_READINGS
+    if not run.has_steps:
+        return True
     first = min(int(one.steps.min()) for one in run.series.values() if len(one))
     return first <= _EARLY_STEPS and int(scale.steps[start]) - first <= _SEARCH_STEPS
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foreshock.core.log import Floats, Ints
+from foreshock.core.stats import MAD_TO_SD
 from foreshock.inspection.loss import rolling_median
 from foreshock.inspection.trace import Ready, Trace
 
@@ -15,6 +16,7 @@ _PROGRESS = 0.02
 _STUCK_SHARE = 0.7
 """Share of a run without any progress, after its loss had risen above where it began."""
 
+_EARLY_RISE = 0.1
 _ZERO = 1e-4
 
 
@@ -71,13 +73,14 @@ def _dead(ready: Ready, values: Floats) -> tuple[int, str] | None:
 def _stuck(values: Floats, levels: Floats, places: Ints) -> Stillness | None:
     """A run that rose above its start early, and has not moved for most of its length."""
     early = values[: max(3, len(values) // 20)]
-    if not early[1:].size or early[1:].max() <= 1.05 * values[0]:
-        return None
     from_place = int((1 - _STUCK_SHARE) * len(levels))
     rest = levels[from_place:]
     third = max(1, len(rest) // 3)
     moved = float(np.median(rest[:third]) - np.median(rest[-third:]))
     noise = float(np.median(np.abs(values[from_place:] - np.median(values[from_place:]))))
+    rise = float(early[1:].max() - values[0])
+    if rise <= max(_EARLY_RISE * abs(values[0]), 6 * MAD_TO_SD * noise):
+        return None
     if moved < max(0.5 * noise, _PROGRESS * abs(float(rest[-1]))) and rest[-1] > 0.2 * values[0]:
         return Stillness(
             start=int(places[from_place]),

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from foreshock.core.log import EventKind, Floats, Ints, LoggedRun, LogSeries
 
-_REWARD_WORDS = ("reward", "kl", "advantage", "ppo", "returns", "clip_ratio", "completions")
+_REWARD_WORDS = (
+    "reward", "advantage", "ppo", "returns", "clip_ratio", "completions", "cri_loss", "critic",
+    "value_loss", "policy_loss",
+)  # fmt: skip
 _FAR = 0.01
 """A loss above this does not reach exactly 0.0 in one reading."""
 
@@ -37,6 +40,9 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __bool__(self) -> bool:
+        return True
 
     @cached_property
     def finite(self) -> NDArray[np.bool_]:
