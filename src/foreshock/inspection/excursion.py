@@ -15,10 +15,11 @@ _PAST = 50
 FEW = 10
 """Readings that a spread is learned from; fewer tell a level only."""
 
-_ONSET_SDS = 3.0
+_ONSET_SDS, _SEED_SDS = 3.0, 6.0
 _BACK = 3
 """Readings in a row that must be back in range. Two could be chance in a noisy series."""
 _REACH = 100
+_PIECE = 256
 _AFTER, _AFTER_LEAST = 20, 5
 _STRETCHES = ((50, 1.0), (20, 1.1), (10, 1.3))
 """Readings that a range is learned from, and what makes up for a small number."""
@@ -125,27 +126,21 @@ class Terrain:
         if known is None:
             return None
         limit = known.limit
-        above = ~(self.values <= limit)  # NaN counts as out of range
-        start = seed
-        while start > 0 and seed - start < _REACH:
-            if above[start - 1]:
-                start -= 1
-            elif short and start > 2 and above[start - 2] and not above[: start - 2].all():
-                start -= 2
-            else:
-                break
-        if not above[seed : last_seed + 1].any():
+        low = max(0, seed - _REACH - 2)
+        above = ~(self.values[low : last_seed + 1] <= limit)  # NaN counts as out of range
+        if not above[seed - low :].any():
             return None
-        while not above[start]:
-            start += 1
+        start = low + _first(above, seed - low, short=short)
         if known.num_readings < FEW:
             top = float(np.max(self.values[start : last_seed + 1]))
-            above = ~(self.values <= max(limit, known.level + _FEW_BACK * (top - known.level)))
-        end = self._back(above, last_seed)
+            limit = max(limit, known.level + _FEW_BACK * (top - known.level))
+        end = self._back(limit, last_seed)
         stop = len(self.values) if end is None else end
         stretch = self.values[start:stop]
         seen = np.where(np.isnan(stretch), -np.inf, stretch)
         peak = start + int(np.argmax(seen))
+        if known.num_readings < FEW and self._within_noise(start, stop, peak):
+            return None
         height = (float(self.values[peak]) - known.level) / known.spread
         return Excursion(
             start=start,
@@ -157,18 +152,22 @@ class Terrain:
             after_effect=self._after(known, start, end),
         )
 
-    def _back(self, above: "NDArray[np.bool_]", last_seed: int) -> int | None:
+    def _back(self, limit: float, last_seed: int) -> int | None:
         """The first of three readings back in range; at the end of a log fewer will do."""
-        inside = ~above
-        rest = inside[last_seed + 1 :]
-        if not len(rest):
-            return None
-        runs = rest.copy()
-        for ahead in range(1, _BACK):
-            runs[:-ahead] &= rest[ahead:]
-        # The last two readings have fewer after them: in range to the end is enough.
-        found = np.flatnonzero(runs)
-        return last_seed + 1 + int(found[0]) if len(found) else None
+        size = _PIECE
+        place = last_seed + 1
+        while place < len(self.values):
+            piece = self.values[place : place + size + _BACK - 1] <= limit
+            runs = piece.copy()
+            for ahead in range(1, _BACK):
+                runs[:-ahead] &= piece[ahead:]
+            if place + size < len(self.values):
+                runs = runs[:size]
+            found = np.flatnonzero(runs)
+            if len(found):
+                return place + int(found[0])
+            place, size = place + size, 2 * size
+        return None
 
     def _after(self, known: Range, start: int, end: int | None) -> float:
         if end is None:
@@ -179,6 +178,20 @@ class Terrain:
         ahead = float(np.median(later)) - start
         promised = known.level + min(0.0, known.slope) * ahead
         return float(np.median(self.values[later])) - max(promised, known.level - known.spread)
+
+    def _within_noise(self, start: int, stop: int, peak: int) -> bool:
+        """Whether the calm readings before and after vary so much that the peak is none.
+
+        Few readings before say little of the noise; those after it are asked as well.
+        """
+        calm = np.concatenate((self._calm(0, start), self._calm(stop, len(self.values))))
+        if len(calm) < FEW // 2:
+            return False
+        around = self.values[calm]
+        spread = MAD_TO_SD * float(np.median(np.abs(np.diff(around)))) / math.sqrt(2)
+        before = self.values[self._calm(0, start)]
+        level = max(float(np.median(around)), float(np.median(before)) if len(before) else -np.inf)
+        return float(self.values[peak]) <= level + _SEED_SDS * spread
 
     def _calm(self, low: int, high: int) -> "NDArray[np.int64]":
         return low + np.flatnonzero(self.calm[low:high])
@@ -208,6 +221,21 @@ class Terrain:
 
     def _least(self, level: float) -> float:
         return self._floor if self.logarithmic else self._floor * abs(level)
+
+
+def _first(above: "NDArray[np.bool_]", seed: int, *, short: bool) -> int:
+    """Where the readings out of range around a seed begin."""
+    start = seed
+    while start > 0:
+        if above[start - 1]:
+            start -= 1
+        elif short and start > 2 and above[start - 2] and not above[: start - 2].all():
+            start -= 2
+        else:
+            break
+    while not above[start]:
+        start += 1
+    return start
 
 
 def _width(values: Floats, peak: int, known: Range) -> int:

@@ -85,13 +85,17 @@ def find_collapse(run: LoggedRun, scale: Trace | None, *, loss_rose: bool) -> Co
 
 def _last_fall(values: Floats) -> tuple[int, int]:
     """The longest fall without growth: from the last reading at its top to its bottom."""
-    best, depth = (len(values) - 1, len(values) - 1), 0.0
+    best, depth = (len(values) - 1, len(values) - 1), 1.0
     top = 0
-    for place in range(1, len(values)):
-        if values[place] > values[place - 1] or values[place] == values[top]:
+    changes = np.flatnonzero(np.diff(values)) + 1
+    for place in changes.tolist():
+        if values[place] >= values[place - 1]:
             top = place
+            continue
+        if values[place - 1] == values[top]:
+            top = place - 1
         fall = _ratio(float(values[top]), float(values[place]))
-        if fall > depth and fall > 1:
+        if fall > depth:
             best, depth = (top, place), fall
     return best
 

@@ -17,6 +17,7 @@ _STUCK_SHARE = 0.7
 """Share of a run without any progress, after its loss had risen above where it began."""
 
 _EARLY_RISE = 0.1
+_WINDOW = 100
 _ZERO = 1e-4
 
 
@@ -39,7 +40,7 @@ def find_stillness(ready: Ready, loss: Trace) -> Stillness | None:
         return Stillness(start=int(places[dead[0]]), reason=dead[1])
     if len(values) < _MIN_READINGS or not _from_start(loss):
         return None
-    window = max(5, len(values) // 20)
+    window = int(np.clip(len(values) // 20, 5, _WINDOW))
     levels = rolling_median(values, window)
     first, last = float(levels[0]), float(levels[-1])
     span = float(levels.max() - levels.min())
