@@ -20,6 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
 STAMP := $(VENV)/.installed
 FORESHOCK_SEEDS ?= 10
+FORESHOCK_FUZZ_MINUTES ?= 60
 # One thread for each of the two workers: torch's own threads would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
@@ -30,7 +31,7 @@ $(BIN)/python:
 
 $(STAMP): $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(PIP) install --constraint constraints.txt --editable '.[torch,report,dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[torch,report,logs,dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -49,9 +50,11 @@ test-all: test
 
 proof: $(STAMP)
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
+	$(BIN)/python -m tools.fuzz_readers --minutes $(FORESHOCK_FUZZ_MINUTES)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.step_cost --json
+	$(BIN)/python -m benchmarks.reading
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,11 @@
 """Reads a log of any known format: recognises it, or takes the format it is told."""
 
-from collections.abc import Callable, Mapping
+import glob
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from foreshock.catalog import members
@@ -8,7 +13,22 @@ from foreshock.core.errors import ForeshockError, LogError
 from foreshock.core.log import Log
 from foreshock.core.log_builder import LogBuilder, LogFull
 from foreshock.core.reader import Reader, Sample
-from foreshock.source import FileSource
+from foreshock.core.text import one_line
+from foreshock.source import MAX_CHILDREN, FileSource, entries_of, is_file, is_folder, shown
+
+_MIN_SCORE = 0.3
+_MIN_FOLDER_SCORE = 0.6
+_MAX_DEPTH = 8
+_NAMES = (
+    "*.log", "*.txt", "*.json", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.parquet", "*.out",
+    "*.err", "*.gz", "*.tfevents.*", "*.wandb", "*.db", "*.md", "stdout", "stderr", "log",
+    "*.log.[0-9]*", "*.o[0-9]*", "*.e[0-9]*",
+)  # fmt: skip
+"""What a log may be called, in a directory that is searched."""
+_PART = re.compile(
+    r"(?i)\A(?:train|training|eval|evaluation|val|valid|validation|test|rank_?\d+)\Z"
+)
+_CHECKPOINT = re.compile(r"\A(?:checkpoint|global_step|step|ckpt)[-_]?(\d{1,15})\Z")
 
 
 def formats() -> dict[str, str]:
@@ -18,8 +38,32 @@ def formats() -> dict[str, str]:
 
 def ranking(sample: Sample) -> list[tuple[float, Reader]]:
     """The readers that recognise a sample, surest first."""
-    found = [(reader.recognises(sample), reader) for reader in _readers().values()]
+    found = [(_surety(reader, sample), reader) for reader in _readers().values()]
     return sorted((one for one in found if one[0] > 0), key=lambda one: (-one[0], one[1].name))
+
+
+def find_logs(paths: Iterable[Path | str]) -> list[Path]:
+    """The logs that some paths stand for: sorted, none twice.
+
+    A file stands for itself, a pattern such as `runs/*.log` for what it matches, and a
+    directory for itself if it is one log (a run directory, event files), else for every log
+    below it that a reader recognises. Of the checkpoints of a run that each tell it from the
+    beginning, the last is taken.
+
+    Raises:
+        LogError: a path does not exist, or there is no log among all of them.
+    """
+    found: dict[Path, Path] = {}
+    given = list(paths)
+    for path in given:
+        for one in _expanded(path):
+            below = (log for _, log in _logs_below(one)) if one.is_dir() else (one,)
+            for log in below:
+                found.setdefault(log.resolve(), log)
+    if not found:
+        named = ", ".join(shown(Path(path)) for path in given[:5])
+        raise LogError(f"no log of a known format was found in {named or 'no path at all'}")
+    return sorted(found.values())
 
 
 def read_log(
@@ -32,30 +76,77 @@ def read_log(
     """Read one log.
 
     Args:
-        path: a file, or a directory that is one log (a run directory, event files).
+        path: a file, or a directory that is one log (a run directory, event files). Of any
+            other directory the log below it is read that is recognised most surely.
         format: name of its format; recognised by its content if None.
-        labels: signal to the label of the column that measures it.
+        labels: signal to the label of the column that measures it; `step` to that of the steps.
         progress: told how many bytes have been read since it was told last.
 
     Raises:
-        LogError: it cannot be read, or no reader finds anything in it.
+        LogError: it cannot be read, no reader finds anything in it, or it lacks a label.
     """
+    if format is not None and format not in _readers():
+        raise LogError(f"there is no format {format!r}; there are {', '.join(_readers())}")
     log = LogBuilder(labels=labels)
     source = FileSource(path, note=log.note, progress=progress)
+    source, reader = _chosen(source, format, log, progress)
+    _read(reader, source, log)
+    read = log.finish(path=str(path), format=reader.name, title=reader.title)
+    if not read.runs:
+        raise LogError(f"{shown(path)} was taken for {reader.title}, but no value was found in it")
+    known = log.labels()
+    wanted = [label for signal, label in (labels or {}).items() if signal != "step"]
+    if lacking := [label for label in wanted if label not in known]:
+        there = ", ".join(repr(label) for label in known[:20]) + (", …" if known[20:] else "")
+        raise LogError(f"{shown(path)} has no column {lacking[0]!r}; there are {there}")
+    return read
+
+
+def _chosen(
+    source: FileSource,
+    format: str | None,  # noqa: A002
+    log: LogBuilder,
+    progress: Callable[[int], None],
+) -> tuple[FileSource, Reader]:
+    """What to read, and who reads it."""
     sample = source.sample()
+    name = shown(source.path)
     if not sample.is_dir and not sample.head:
-        raise LogError(f"{path} is empty")
+        raise LogError(f"{name} is empty")
+    ranked = ranking(sample)
     if format is not None:
-        if format not in _readers():
-            raise LogError(f"there is no format {format!r}; there are {', '.join(_readers())}")
         reader = _readers()[format]
-    else:
-        ranked = ranking(sample)
-        if not ranked:
-            raise LogError(
-                f"{path} is of no known format: name one with --format, or the columns with --map"
-            )
-        reader = ranked[0][1]
+        if not sample.is_dir or any(one is reader for _, one in ranked):
+            return source, reader
+    elif ranked:
+        return source, ranked[0][1]
+    if not sample.is_dir:
+        raise LogError(
+            f"{name} is of no known format: name one with --format, or the columns with --map"
+        )
+    below = [
+        (score, FileSource(path, note=log.note, progress=progress))
+        for score, path in _logs_below(source.path, format)
+    ]
+    if not below:
+        raise LogError(
+            f"no log of {'a known' if format is None else 'this'} format is below {name}"
+        )
+    _, best = max(below, key=lambda one: (round(one[0], 1), one[1].size, one[1].name))
+    if len(below) > 1:
+        where = shown(best.path.relative_to(source.path))
+        log.note(f"of {len(below)} logs in this directory {where} was read")
+    return best, _readers()[format] if format is not None else ranking(best.sample())[0][1]
+
+
+def _surety(reader: Reader, sample: Sample) -> float:
+    try:
+        return reader.recognises(sample)
+    except Exception:  # a reader may be anyone's: one that fails must not hide the others
+        return 0.0
+
+
+def _read(reader: Reader, source: FileSource, log: LogBuilder) -> None:
     try:
         reader.read(source, log)
     except LogFull:
@@ -64,11 +155,106 @@ def read_log(
         if not log.num_rows:
             raise
         log.note(f"reading stopped: {error}")
-    read = log.finish(path=str(path), format=reader.name, title=reader.title)
-    if not read.runs:
-        raise LogError(f"{path} was taken for {reader.title}, but no value was found in it")
-    return read
+    except Exception as error:  # a reader may be anyone's; one damaged log must not end it all
+        said = one_line(f"{type(error).__name__}: {error}", 200)
+        if not log.num_rows:
+            raise LogError(
+                f"{shown(source.path)} was taken for {reader.title}, whose reader failed ({said}): "
+                "please report this"
+            ) from error
+        log.note(f"reading stopped: the reader failed ({said}): please report this")
 
 
+def _expanded(path: Path | str) -> Iterator[Path]:
+    """The path, or what it matches if it is a pattern."""
+    text = str(path)
+    try:
+        exists = Path(text).exists()
+    except (OSError, ValueError):
+        exists = False
+    if exists or not glob.has_magic(text):
+        FileSource(Path(text))  # says what is wrong with it
+        yield Path(text)
+        return
+    matches = sorted(islice(glob.iglob(text, recursive=True), MAX_CHILDREN))  # noqa: PTH207
+    if not matches:
+        raise LogError(f"nothing matches {shown(Path(text))}")
+    yield from map(Path, matches)
+
+
+def _logs_below(folder: Path, format: str | None = None) -> list[tuple[float, Path]]:  # noqa: A002
+    """The logs in a directory, and how surely each is one; itself, if it is one log."""
+    found: list[tuple[float, Path]] = []
+    pending = [(folder, 0)]
+    num_seen = 0
+    while pending and num_seen < MAX_CHILDREN:
+        here, depth = pending.pop()
+        entries = entries_of(here, lambda sentence: None)
+        num_seen += len(entries)
+        folders = [here / one.name for one in entries if is_folder(one)]
+        files = [one.name for one in entries if is_file(one)]
+        score = _score_of_folder(here, files, folders, format)
+        if score >= _MIN_FOLDER_SCORE:
+            found.append((score, here))
+            continue
+        if depth < _MAX_DEPTH:
+            pending += [(one, depth + 1) for one in folders]
+        for name in files:
+            if any(fnmatchcase(name, one) for one in _NAMES):
+                score = _score(_sample(here / name), format)
+                if score >= _MIN_SCORE:
+                    found.append((score, here / name))
+    return _without_older(found)
+
+
+def _score_of_folder(
+    folder: Path,
+    files: list[str],
+    folders: list[Path],
+    format: str | None,  # noqa: A002
+) -> float:
+    """How surely a directory is one log: by the files in it, or else by all below it, if none
+    of its folders is a log by itself."""
+    own = Sample(name=folder.name, is_dir=True, children=tuple(files))
+    score = _score(own, format)
+    if score >= _MIN_FOLDER_SCORE:
+        return score
+    score = _score(_sample(folder), format)
+    if score >= _MIN_FOLDER_SCORE and all(
+        _PART.match(one.name) or _score(_sample(one), format) < _MIN_FOLDER_SCORE for one in folders
+    ):
+        return score
+    return 0.0
+
+
+def _sample(path: Path) -> Sample:
+    """What a path is recognised by; nothing if it cannot be read."""
+    try:
+        return FileSource(path).sample()
+    except LogError:
+        return Sample(name=path.name)
+
+
+def _score(sample: Sample, format: str | None) -> float:  # noqa: A002
+    """How surely it is a log (of one format)."""
+    ranked = ranking(sample)
+    return next((score for score, one in ranked if format in (None, one.name)), 0.0)
+
+
+def _without_older(found: list[tuple[float, Path]]) -> list[tuple[float, Path]]:
+    """Without the logs of checkpoints that a later one, or their run itself, tells as well."""
+    newest: dict[tuple[Path, str], tuple[float, float, Path]] = {}
+    for score, path in found:
+        key, age = (path.parent, path.name), float("inf")
+        for folder, inside in ((path, ""), (path.parent, path.name)):
+            if checkpoint := _CHECKPOINT.match(folder.name):
+                key, age = (folder.parent, inside), float(checkpoint[1])
+                break
+        if (known := newest.get(key)) is None or age > known[0]:
+            newest[key] = (age, score, path)
+    return [(score, path) for _, score, path in newest.values()]
+
+
+@cache
 def _readers() -> dict[str, Reader]:
     return {name: kind() for name, kind in members("readers").items()}

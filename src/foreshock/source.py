@@ -8,20 +8,22 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from foreshock.core.errors import LogError
 from foreshock.core.reader import Sample
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_CHARS = 1 << 20
-MAX_DOCUMENT_BYTES = 1 << 30
+MAX_DOCUMENT_BYTES = 256 << 20
 MAX_UNPACKED_BYTES = 8 << 30
 MAX_RATIO = 200
 """Bytes that a compressed byte may unpack to on average: text reaches 20, a bomb 1,000."""
 MAX_CHILDREN = 10_000
 _MAX_DEPTH = 6
+_TOOLS = ("node_modules", "__pycache__", "site-packages")
 _HEAD_BYTES, _PEEK_BYTES = 256 << 10, 64 << 10
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _GZIP = b"\x1f\x8b"
@@ -57,32 +59,30 @@ class FileSource:
         self._note = note
         self._progress = progress
         try:
-            mode = path.stat().st_mode
+            found = path.stat()
         except OSError as error:
-            raise LogError(f"{path} cannot be read: {error.strerror}") from error
+            raise LogError(f"{shown(path)} cannot be read: {error.strerror}") from error
         except ValueError as error:  # a NUL in the name
             raise LogError(f"{str(path)!r} is no path: {error}") from error
-        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            raise LogError(f"{path} is neither a file nor a directory")
-        self.is_dir = stat.S_ISDIR(mode)
+        if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+            raise LogError(f"{shown(path)} is neither a file nor a directory")
+        self.is_dir = stat.S_ISDIR(found.st_mode)
+        self.size = 0 if self.is_dir else found.st_size
+        """Bytes on disk; of a directory, 0."""
 
     @property
     def name(self) -> str:
-        return self.path.name
-
-    @property
-    def size(self) -> int:
-        """Bytes on disk; of a directory, 0."""
-        return 0 if self.is_dir else self.path.stat().st_size
+        return shown(Path(self.path.name))
 
     def blocks(self) -> Iterator[bytes]:
         with self._open() as raw:
             packed = raw.peek(2)[:2] == _GZIP
-            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw) if packed else raw)
+            # One piece at a time, so that what stands before a damaged place is not lost.
+            read = gzip.GzipFile(fileobj=raw).read1 if packed else raw.read
             unpacked, seen = 0, 0
             while True:
                 try:
-                    block = file.read(BLOCK_BYTES)
+                    block = read(BLOCK_BYTES)
                 except (OSError, EOFError, zlib.error) as error:
                     self._note(f"reading stopped: {error}")
                     return
@@ -100,24 +100,24 @@ class FileSource:
                 yield block
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        number = 0
+        number = 1
+        inside = False  # whether the last piece ended within a line, at a carriage return
         for text in self._texts():
-            body = text
+            ends = text.endswith("\n")
+            body = text[:-1] if ends else text
             if "\x1b" in body:
                 body = _ANSI.sub("", body)
-            if "\r" in body:
-                for line in body.split("\n"):
-                    number += 1
-                    if "\r" in line:
-                        for part in line.split("\r"):
-                            if part:
-                                yield number, part
+            lines = body.split("\n")
+            if inside or "\r" in body:
+                for place, line in enumerate(lines, number):
+                    if "\r" in line or (inside and place == number):
+                        yield from ((place, part) for part in line.split("\r") if part)
                     else:
-                        yield number, line
+                        yield place, line
             else:
-                for line in body.split("\n"):
-                    number += 1
-                    yield number, line
+                yield from enumerate(lines, number)
+            number += len(lines) if ends else len(lines) - 1
+            inside = not ends
 
     def document(self) -> bytes:
         parts: list[bytes] = []
@@ -125,40 +125,37 @@ class FileSource:
         for block in self.blocks():
             size += len(block)
             if size > MAX_DOCUMENT_BYTES:
-                raise LogError(f"{self.path} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB")
+                raise LogError(f"{shown(self.path)} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB")
             parts.append(block)
         return b"".join(parts)
 
     def children(self) -> Sequence[str]:
         found: list[str] = []
-        pending = [(self.path, 0)]
+        pending = [("", 0)]
+        num_folders = 0
         while pending:
-            folder, depth = pending.pop()
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            except OSError as error:
-                self._note(f"{folder} cannot be listed: {error.strerror}")
-                continue
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
+            below, depth = pending.pop()
+            num_folders += 1
+            for entry in entries_of(self.path / below, self._note):
+                if is_folder(entry):
                     if depth < _MAX_DEPTH:
-                        pending.append((Path(entry.path), depth + 1))
-                elif entry.is_file():
-                    found.append(str(Path(entry.path).relative_to(self.path)))
-                if len(found) >= MAX_CHILDREN:
-                    self._note(f"only the first {MAX_CHILDREN} files were looked at")
-                    return sorted(found)
-        return sorted(found)
+                        pending.append((f"{below}{entry.name}/", depth + 1))
+                elif is_file(entry):
+                    found.append(below + entry.name)
+            if len(found) >= MAX_CHILDREN or num_folders >= MAX_CHILDREN:
+                self._note(f"only the first {MAX_CHILDREN} files were looked at")
+                break
+        return sorted(found[:MAX_CHILDREN])
 
     def child(self, name: str) -> "FileSource":
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise LogError(f"{name!r} leads out of {self.path}")
+            raise LogError(f"{name!r} leads out of {shown(self.path)}")
         return FileSource(self.path / name, note=self._note, progress=self._progress)
 
     def local_path(self) -> str:
         with self._open() as raw:
             if raw.peek(2)[:2] == _GZIP:
-                raise LogError(f"{self.path} is gzipped: unpack it first")
+                raise LogError(f"{shown(self.path)} is gzipped: unpack it first")
         return str(self.path)
 
     def sample(self) -> Sample:
@@ -189,19 +186,19 @@ class FileSource:
 
     def _open(self) -> BufferedReader:
         if self.is_dir:
-            raise LogError(f"{self.path} is a directory, not a file")
+            raise LogError(f"{shown(self.path)} is a directory, not a file")
         try:
             fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
-            raise LogError(f"{self.path} cannot be read: {error.strerror}") from error
+            raise LogError(f"{shown(self.path)} cannot be read: {error.strerror}") from error
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise LogError(f"{self.path} is not a plain file")
+            raise LogError(f"{shown(self.path)} is not a plain file")
         return cast(BufferedReader, os.fdopen(fd, "rb", buffering=BLOCK_BYTES))
 
     def _texts(self) -> Iterator[str]:
-        """The file as text in pieces that end where a line does, CRLF as LF; a line without
-        end is cut."""
+        """The file as text, CRLF as LF, in pieces that end where a line does or, in a line
+        without end, where a carriage return stands; what is longer is cut."""
         decoder = None
         rest = ""
         cut = False
@@ -209,25 +206,58 @@ class FileSource:
             if decoder is None:
                 decoder = codecs.getincrementaldecoder(encoding_of(block))("replace")
             text = rest + decoder.decode(block)
-            end = text.rfind("\n")
-            if end < 0:
-                end = text.rfind("\r")
-                if end == len(text) - 1:
-                    end = -1  # perhaps the first half of CRLF
-            if end < 0:
-                if len(text) > MAX_LINE_CHARS:
-                    if not cut:
-                        self._note(f"lines are longer than {MAX_LINE_CHARS} characters: cut")
-                    cut = True
-                    text = text[:MAX_LINE_CHARS]
-                rest = text
+            end = text.rfind("\n") + 1
+            end = end or text.rfind("\r") + 1
+            if not end and len(text) > MAX_LINE_CHARS:
+                if not cut:
+                    self._note(f"lines are longer than {MAX_LINE_CHARS} characters: cut")
+                cut = True
+                rest = text[:MAX_LINE_CHARS]
                 continue
-            rest = text[end + 1 :]
-            yield text[:end].replace("\r\n", "\n")
+            rest = text[end:]
+            if end:
+                yield text[:end].replace("\r\n", "\n")
         if decoder is not None:
             rest += decoder.decode(b"", final=True)
             if rest:
-                yield rest.replace("\r\n", "\n").removesuffix("\n").removesuffix("\r")
+                yield rest.replace("\r\n", "\n")
+
+
+def entries_of(folder: Path, note: Callable[[str], None]) -> list["os.DirEntry[str]"]:
+    """What a folder holds, sorted; without what is hidden or belongs to a tool."""
+    try:
+        with os.scandir(folder) as entries:
+            seen = sorted(islice(entries, 10 * MAX_CHILDREN), key=lambda entry: entry.name)
+    except OSError as error:
+        note(f"{shown(folder)} cannot be listed: {error.strerror}")
+        return []
+    return [one for one in seen if not one.name.startswith(".") and one.name not in _TOOLS]
+
+
+def is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a folder of its own: links may lead in circles."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def is_file(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a plain file, or a link to one."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def shown(path: Path) -> str:
+    """A path on one line, as it can be printed.
+
+    >>> shown(Path("a\\nb"))
+    'a?b'
+    """
+    text = os.fsencode(path).decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def encoding_of(head: bytes) -> str:

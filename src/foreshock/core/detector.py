@@ -115,10 +115,12 @@ class Detector(ABC):
         every_scope: whether it watches each module group too, or the whole run only.
         advisory: its alarms are recorded and shown, and weigh in a diagnosis, but open no
             episode: nothing is rolled back because a run has stopped improving.
+        looks_across: whether what one series does can raise or hold an alarm of another.
     """
 
     name: ClassVar[str]
     advisory: ClassVar[bool] = False
+    looks_across: ClassVar[bool] = False
     watches: tuple[str, ...]
     every_scope: bool
 
@@ -173,8 +175,11 @@ class Column:
 C = TypeVar("C", bound=Column)
 
 _FIRST_STRETCH, _LAST_STRETCH = 64, 65536
-_SLOW_STRETCH = 16
+_SLOW_STRETCH, _LAST_SLOW_STRETCH = 16, 1024
 """Values seen one by one where a skim stopped, before the next is tried."""
+_WORTH_STEPS = 512
+"""Skims that take in fewer between two stops have not saved much: each costs as much as
+seeing a few hundred."""
 
 
 class ScalarDetector(Detector, Generic[C]):
@@ -208,6 +213,15 @@ class ScalarDetector(Detector, Generic[C]):
         """
         return 0
 
+    def see_row(self, state: list[C], step: int, row: list[float]) -> list[Alarm]:
+        """Take in one value of each series, as if `see` had been given each, `[S]`."""
+        alarms: list[Alarm] = []
+        for place, value in enumerate(row):
+            alarm = self.see(state[place], step, value)
+            if alarm is not None:
+                alarms.append(alarm)
+        return alarms
+
     def init(self, series: Sequence[str]) -> list[C]:
         return [self.start(name) for name in series]
 
@@ -218,13 +232,7 @@ class ScalarDetector(Detector, Generic[C]):
                 f"({len(steps)} steps, {len(state)} series)"
             )
         if len(steps) == 1:
-            step = int(steps[0])
-            found: list[Alarm] = []
-            for column, value in zip(state, values[0].tolist(), strict=True):
-                alarm = self.see(column, step, value)
-                if alarm is not None:
-                    found.append(alarm)
-            return state, found
+            return state, self.see_row(state, steps.item(), values.tolist()[0])
         alarms: list[tuple[int, int, Alarm]] = []
         for place, column in enumerate(state):
             for row, alarm in self._scan(column, steps, np.ascontiguousarray(values[:, place])):
@@ -238,20 +246,27 @@ class ScalarDetector(Detector, Generic[C]):
         """The alarms of one series over a block, each with its row.
 
         Skims ahead in stretches that double while nothing alarms and start short after an
-        alarm, so that a calm series is fast and a wild one not slower than one by one.
+        alarm. What follows a skim that came to little is seen one by one, for longer each
+        time: a calm series is fast, and a wild one not much slower than one by one.
         """
-        row, stretch, num_rows = 0, _FIRST_STRETCH, len(steps)
+        row, stretch, slow, num_rows = 0, _FIRST_STRETCH, _SLOW_STRETCH, len(steps)
+        seen_up_to = 0
         while row < num_rows:
             end = min(row + stretch, num_rows)
-            skimmed = self.skim(column, steps[row:end], values[row:end])
-            row += skimmed
-            stretch = min(2 * stretch, _LAST_STRETCH) if row == end else _FIRST_STRETCH
-            slow_until = min(row + _SLOW_STRETCH, num_rows) if row < end else row
-            for place in range(row, slow_until):
-                alarm = self.see(column, int(steps[place]), float(values[place]))
+            row += self.skim(column, steps[row:end], values[row:end])
+            if row == end:
+                stretch = min(2 * stretch, _LAST_STRETCH)
+                continue
+            stretch = _FIRST_STRETCH
+            worth = row - seen_up_to >= _WORTH_STEPS
+            slow = _SLOW_STRETCH if worth else min(2 * slow, _LAST_SLOW_STRETCH)
+            end = min(row + slow, num_rows)
+            seen = zip(steps[row:end].tolist(), values[row:end].tolist(), strict=True)
+            for place, (step, value) in enumerate(seen, row):
+                alarm = self.see(column, step, value)
                 if alarm is not None:
                     yield place, alarm
-            row = slow_until
+            row = seen_up_to = end
 
     def thresholds(self, state: list[C]) -> list[Threshold]:
         return [self.threshold(column) for column in state]
@@ -271,6 +286,8 @@ def state_to_tree(state: Any) -> Any:
         return {name: state_to_tree(getattr(state, name)) for name in names}
     if isinstance(state, dict):
         return {key: state_to_tree(value) for key, value in state.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(state, list) and state and isinstance(state[0], float):
+        return list(state)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(state, list | tuple):
         return [state_to_tree(value) for value in state]  # pyright: ignore[reportUnknownVariableType]
     return state.copy() if isinstance(state, np.ndarray) else state  # pyright: ignore[reportUnknownVariableType]

@@ -1,33 +1,43 @@
 """Collects what a reader finds: rows of named values, and what the log says in words."""
 
+import math
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from foreshock.core.log import EventKind, Ints, Log, LogEvent
 from foreshock.core.log_names import signal_of
 from foreshock.core.log_runs import Column, Table, split_runs
+from foreshock.core.text import one_line
 
 MAX_ROWS = 20_000_000
 MAX_COLUMNS = 256
+"""Columns kept; twice as many of those that are known signals."""
+MAX_STEP = 1 << 48
+"""Steps beyond it are none (time stamps, damage), so that sums of them stay in 64 bits."""
 _MAX_EVENTS = 20_000
 _MAX_NOTES = 40
 _MAX_TEXT = 200
-_CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")
+_RARE = 0.1
+UNKNOWN_PLACE = 1000
+_MAX_NOTE = 400
 
 
 class LogFull(Exception):  # noqa: N818 - it says what is so, not what went wrong
     """The builder holds as much as it may: stop reading. Not an error of the log."""
 
 
-@dataclass(slots=True)
-class _Growing:
+class Growing:
     """One label's values so far."""
 
-    rows: "array[int]" = field(default_factory=lambda: array("q"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
+    __slots__ = ("add_row", "add_value", "rows", "values")
+
+    def __init__(self) -> None:
+        self.rows: array[int] = array("q")
+        self.values: array[float] = array("d")
+        self.add_row = self.rows.append
+        self.add_value = self.values.append
 
 
 class LogBuilder:
@@ -51,16 +61,22 @@ class LogBuilder:
         self._max_rows = max_rows
         self._steps: array[int] = array("q")
         self._lines: array[int] = array("q")
-        self._columns: dict[str, _Growing] = {}
+        self._columns: dict[str, Growing] = {}
         self._events: list[tuple[int, LogEvent]] = []
         self._resumed_rows: list[int] = []
         self._new_run_rows: list[int] = []
         self._notes: dict[str, None] = {}
         self._first_rank: int | None = None
+        self._hears_ranks = False
         self._num_events_left_out = 0
         self.total_steps: int | None = None
         self.num_lines = 0
         self.facts: dict[str, str] = {}
+
+    @property
+    def wanted(self) -> Mapping[str, str]:
+        """Labels that the user named, to the signal that each measures."""
+        return self._wanted
 
     @property
     def num_rows(self) -> int:
@@ -91,7 +107,9 @@ class LogBuilder:
             if self._first_rank is None:
                 self._first_rank = rank
             else:
-                self.note("several ranks print: the first one seen speaks for all")
+                if not self._hears_ranks:
+                    self._hears_ranks = True
+                    self.note("several ranks print: the first one seen speaks for all")
                 pairs = [(label, value) for label, value in pairs if value - value != 0]
                 if not pairs:
                     return
@@ -99,18 +117,67 @@ class LogBuilder:
         if place >= self._max_rows:
             self.note(f"only the first {self._max_rows:,} rows were read")
             raise LogFull
-        self._steps.append(-1 if step is None or not 0 <= step < 1 << 62 else step)
+        self._steps.append(-1 if step is None or not 0 <= step < MAX_STEP else step)
         self._lines.append(line)
         columns = self._columns
         for label, value in pairs:
             column = columns.get(label)
             if column is None:
-                if len(columns) >= MAX_COLUMNS:
-                    self.note(f"only the first {MAX_COLUMNS} columns were read")
+                if self._is_full(label):
                     continue
-                column = columns[label] = _Growing()
-            column.rows.append(place)
-            column.values.append(value)
+                column = columns[label] = Growing()
+            try:
+                column.add_value(value)
+            except OverflowError:  # a whole number that no double holds
+                column.add_value(math.inf if value > 0 else -math.inf)
+            column.add_row(place)
+
+    def columns_of(self, labels: Sequence[str]) -> "list[Growing] | None":
+        """The columns of some labels, for `rows`; None if there is no room for them."""
+        for label in labels:
+            if label not in self._columns:
+                if self._is_full(label):
+                    return None
+                self._columns[label] = Growing()
+        return [self._columns[label] for label in labels]
+
+    def rows(
+        self,
+        steps: Sequence[float | None],
+        columns: "Sequence[Growing]",
+        values: "Sequence[Sequence[float]]",
+        lines: Sequence[int],
+    ) -> None:
+        """What `row` does, for many rows of the same columns, and no rank.
+
+        Args:
+            steps: `[R]`.
+            columns: as `columns_of` gave them.
+            values: of each column, `[R]` values.
+            lines: `[R]`.
+
+        Raises:
+            LogFull: there is no room for all of them; those that fit were taken in.
+        """
+        place = len(self._steps)
+        count = min(len(lines), self._max_rows - place)
+        self._steps.extend(
+            [-1 if s is None or not 0 <= s < MAX_STEP else int(s) for s in steps[:count]]
+        )
+        self._lines.extend(lines[:count])
+        for column, own in zip(columns, values, strict=True):
+            column.rows.extend(range(place, place + count))
+            column.values.extend(own[:count])
+        if count < len(lines):
+            self.row(None, [])  # says that it is full
+
+    def _is_full(self, label: str) -> bool:
+        """Whether there is no room for another column; signals that are known have more."""
+        num_columns = len(self._columns)
+        room = 2 * MAX_COLUMNS if self._signal(label)[1] < UNKNOWN_PLACE else MAX_COLUMNS
+        if num_columns >= room:
+            self.note(f"only the first {MAX_COLUMNS} columns were read")
+        return num_columns >= room
 
     def event(
         self,
@@ -122,12 +189,12 @@ class LogBuilder:
         values: Iterable[tuple[str, float]] = (),
     ) -> None:
         """Take in what the log says in words, with values that the words carry."""
-        if kind is EventKind.RESUMED:
+        if kind is EventKind.RESUMED and self._resumed_rows[-1:] != [len(self._steps)]:
             self._resumed_rows.append(len(self._steps))
         if len(self._events) >= _MAX_EVENTS:
             self._num_events_left_out += 1
         else:
-            said = " ".join(text[:_MAX_TEXT].translate(_CONTROL).split())
+            said = one_line(text, _MAX_TEXT)
             event = LogEvent(kind=kind, step=None, line=line, signal=signal, text=said)
             self._events.append((len(self._steps), event))
         pairs = list(values)
@@ -136,12 +203,13 @@ class LogBuilder:
 
     def new_run(self) -> None:
         """What follows belongs to another run (a new event file, say)."""
-        self._new_run_rows.append(len(self._steps))
+        if self._new_run_rows[-1:] != [len(self._steps)]:
+            self._new_run_rows.append(len(self._steps))
 
     def note(self, sentence: str) -> None:
         """Tell the user what was skipped, merged or guessed; the same sentence once only."""
         if len(self._notes) < _MAX_NOTES:
-            self._notes.setdefault(" ".join(sentence[:400].translate(_CONTROL).split()))
+            self._notes.setdefault(one_line(sentence, _MAX_NOTE))
 
     def labels(self) -> list[str]:
         """The labels seen so far."""
@@ -172,11 +240,17 @@ class LogBuilder:
         )
 
     def _chosen(self) -> list[Column]:
-        """One column a signal: of several labels the preferred one, the others under their own
-        name."""
+        """One column a signal: of several labels the preferred one that is logged about as
+        often as the most frequent, the others under their own name."""
+        most: dict[str, int] = {}
+        for label, column in self._columns.items():
+            signal, _ = self._signal(label)
+            most[signal] = max(most.get(signal, 0), len(column.rows))
         best: dict[str, tuple[int, str]] = {}
-        for label in self._columns:
+        for label, column in self._columns.items():
             signal, place = self._signal(label)
+            if place >= 0 and len(column.rows) < _RARE * most[signal]:
+                place += UNKNOWN_PLACE  # a summary at the end, say
             if signal not in best or place < best[signal][0]:
                 best[signal] = (place, label)
         chosen: list[Column] = []

@@ -12,16 +12,23 @@ _LABELS: dict[str, tuple[str, ...]] = {
         "act_loss", "actor_pg_loss", "policy_loss", "global_avg_loss", "global_avg_lm_loss",
         "step_loss", "average_loss", "train_loss_epoch", "learning_loss", "trl", "pg_loss",
         "box_loss", "loss_train", "batch_loss", "running_loss", "loss_avg", "mean_loss",
-        "reduced_train_loss",
+        "reduced_train_loss", "epoch_loss",
     ),
     "grad_norm": (
         "grad_norm", "gradnorm", "total_grad_norm", "gnorm", "global_grad_norm", "grad_norm_mean",
         "gradient_norm", "global_norm", "norm", "grad_norm_global", "grad_2_0_norm_total",
         "grad_2_norm_total", "actor_grad_norm", "raw_grad_norm", "pre_clip_norm", "grad_l2_norm",
-        "total_norm", "gradnorm_total",
+        "total_norm", "gradnorm_total", "epoch_gnorm",
     ),
-    "lr": ("lr", "learning_rate", "cur_lr", "current_lr", "lr_group_0", "learning_rate_group0"),
-    "loss_scale": ("loss_scale", "scale", "scaler", "loss_scaler", "scaling_sens", "grad_scale"),
+    "lr": (
+        "lr", "learning_rate", "cur_lr", "current_lr", "lr_group_0", "learning_rate_group0",
+        "lr_pg0", "x_lr0", "lr_adam", "lr_adamw", "lr_sgd", "lr_adam_pg1", "lr_adamw_pg1",
+        "lr_sgd_pg1", "epoch_lr",
+    ),
+    "loss_scale": (
+        "loss_scale", "scale", "scaler", "loss_scaler", "scaling_sens", "grad_scale",
+        "epoch_loss_scale",
+    ),
     "eval_loss": (
         "eval_loss", "val_loss", "valid_loss", "validation_loss", "test_loss", "tel", "dev_loss",
         "evaluation_loss", "loss_val", "loss_eval", "val_lm_loss", "lm_loss_validation",
@@ -43,8 +50,18 @@ STEP_LABELS = (
     "step", "global_step", "steps", "iteration", "iter", "trainer_global_step", "current_steps",
     "train_global_step", "_step", "num_updates", "update", "updates", "train_step", "batch",
     "training_global_step", "training_step", "iterations", "iter_num", "current_step",
+    "optimizer_step", "opt_step", "update_step", "completed_steps", "num_steps", "n_iter", "it",
+    "itr", "iters", "trainer_step", "global_steps", "step_num", "metadata_step_num",
+    "global_iter", "global_iteration", "cur_step", "cur_iter",
 )  # fmt: skip
 """Labels of a column that counts steps, preferred first."""
+
+COSTS = (
+    r"(?i)(?:\b|_)(?:eta|ips|mfu|fps|t?flops|total_flos|times?|timing|timestamp|seconds|secs"
+    r"|runtime|elapsed|speed|throughput|mem|memory)(?:\b|_)"
+    r"|\B_cost\b|\bdata\b|per_(?:sec|step_time|npu|device|gpu|card)|tokens_seen|num_tokens"
+)
+"""Found in labels of what a step took (time, memory, throughput): no signals."""
 
 _TRAIN = re.compile(
     r"\A(?:train|training|optim|optimizer|perf|losses|metrics|actor|loss_metrics|tr)[_/. ]+"
@@ -99,8 +116,15 @@ def is_step(label: str) -> bool:
 
 
 def step_place(label: str) -> int:
-    """How far down the list of step labels a label stands; 1,000 if it is none of them."""
-    return _STEP_PLACES.get(_plain(label.strip().lower()), 1000)
+    """How far down the list of step labels a label stands; 1,000 if it is none of them.
+
+    >>> step_place("step") < step_place("trainer/global_step") < step_place("_step")
+    True
+    """
+    lowered = label.strip().lower()
+    if lowered in STEP_LABELS:
+        return STEP_LABELS.index(lowered)
+    return _STEP_PLACES.get(_plain(lowered), 1000)
 
 
 def _plain(lowered: str) -> str:

@@ -40,6 +40,18 @@ def text_of(
     )
 
 
+def one_line(text: str, max_letters: int) -> str:
+    """A text as it can be shown on one line: cut, and without what does not print.
+
+    >>> one_line("loss\\x1b[0m\\n  nan", 9)
+    'loss [0m'
+    """
+    text = text[:max_letters]
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(text.split())
+
+
 def _without_cut_edges(text: str) -> str:
     head = text[:_MAX_CUT_BYTES].lstrip(REPLACEMENT) + text[_MAX_CUT_BYTES:]
     return head[:-_MAX_CUT_BYTES] + head[-_MAX_CUT_BYTES:].rstrip(REPLACEMENT)

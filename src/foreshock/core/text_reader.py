@@ -1,104 +1,21 @@
 """The one mechanism behind every text format: a pattern a record, pairs, and what words mean."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from foreshock.core.log import EventKind
+from foreshock.core.line_shape import Check, Record, Shape, Shapes
 from foreshock.core.log_builder import LogBuilder
+from foreshock.core.log_words import NUMBER, OVERFLOW, SHARED_EVENTS, Says, number, whole
 from foreshock.core.reader import Reader, Sample, Source
 
-_EXPONENT = r"(?:[eE][-+]?\d+)?"
-NUMBER = (
-    rf"[-+]?(?:\d[\d,_]*\.?\d*{_EXPONENT}|\.\d+{_EXPONENT}"
-    r"|[nN][aA][nN]|[iI]nf(?:inity)?|INF)"
-)
-"""A number as logs print it: thousands separators, NaN in any case, infinities."""
+__all__ = ["NUMBER", "OVERFLOW", "SHARED_EVENTS", "Says", "TextReader", "number", "whole"]
 
-_MAX_FOLDED = 12
+_MAX_LABELS = 4096
 _RANK = re.compile(
     r"^\s*(?:\[(?:default|[Rr]ank ?|RANK |local_rank |gpu|worker)?(\d{1,5})\]:?|(\d{1,5}):) "
 )
-
-
-def number(text: str) -> float | None:
-    """The number that a text spells; None if it spells none.
-
-    >>> number("1,048.5"), number("NAN"), number("2.4E-05"), number("n/a")
-    (1048.5, nan, 2.4e-05, None)
-    """
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        return float(text.replace(",", "").strip("%$ "))
-    except ValueError:
-        return None
-
-
-def whole(text: str) -> int | None:
-    """The whole number that a text spells, thousands separators or not; None if none.
-
-    >>> whole("31,215"), whole("12.0"), whole("nan")
-    (31215, 12, None)
-    """
-    value = number(text)
-    if value is None or not abs(value) < 1 << 62 or value != int(value):
-        return None
-    return int(value)
-
-
-class Says:
-    """What it means when a line that is no record holds some words.
-
-    Args:
-        kind: what is said.
-        pattern: regular expression; named groups are values that the words carry
-            (`loss_scale`; `attempted_scale` for the scale before it was cut), `rank`, and
-            `signal` stands for nothing but the name of one.
-        hint: a part of every such line, tested before the pattern.
-        signal: the signal it speaks of.
-    """
-
-    __slots__ = ("hint", "kind", "pattern", "signal")
-
-    def __init__(self, kind: EventKind, pattern: str, *, hint: str, signal: str = "") -> None:
-        self.kind = kind
-        self.pattern = re.compile(pattern)
-        self.hint = hint
-        self.signal = signal
-
-
-OVERFLOW = "loss_scale"
-SHARED_EVENTS: tuple[Says, ...] = (
-    Says(
-        EventKind.OVERFLOW,
-        rf"OVERFLOW! Rank \S+ Skipping step\. Attempted loss scale: (?P<attempted_scale>{NUMBER})"
-        rf"(?:, reducing to (?P<loss_scale>{NUMBER}))?",
-        hint="OVERFLOW!",
-        signal="grad_norm",
-    ),
-    Says(
-        EventKind.OVERFLOW,
-        rf"radient overflow\.\s+Skipping step,.*reducing loss scale to (?P<loss_scale>{NUMBER})",
-        hint="radient overflow",
-        signal="grad_norm",
-    ),
-    Says(
-        EventKind.OVERFLOW,
-        rf"overflow detected, setting loss scale to: (?P<loss_scale>{NUMBER})",
-        hint="overflow detected",
-        signal="grad_norm",
-    ),
-    Says(EventKind.SCALE_FLOOR, r"(?i)minimum loss scale reached", hint="inimum loss scale"),
-    Says(
-        EventKind.SCALE_FLOOR,
-        r"loss scale already at minimum",
-        hint="already at minimum",
-    ),
-)
-"""What every text format is searched for."""
 
 
 class TextReader(Reader):
@@ -118,10 +35,18 @@ class TextReader(Reader):
         labels: what the format calls things, to the label under which they are kept; a label
             that maps to the empty string is left out.
         only: if given, pairs with other labels are left out.
+        drops: regular expression found in labels of pairs that are left out (times, rates).
         expected: labels that a record shows unless they are NaN.
         folds: regular expression of a line that continues the record before it (records
             wrapped by a terminal, or of several lines by design).
+        joint: what stands between folded lines once they are joined.
+        max_folded: lines that may continue a record.
+        whole_line: whether pairs stand before the match of `record` too.
+        regular: says of a reader that overrides `record_of` that labels there follow from the
+            text of a line alone, never from its numbers: lines like one that was read are
+            then read by their shape (see `line_shape`).
         events: what lines that are no records say, besides `SHARED_EVENTS`.
+        words_in_records: whether lines with records are searched for such words too.
     """
 
     specificity: ClassVar[float] = 0.85
@@ -130,15 +55,25 @@ class TextReader(Reader):
     pairs: ClassVar[str] = ""
     labels: ClassVar[Mapping[str, str]] = {}
     only: ClassVar[frozenset[str]] = frozenset()
+    drops: ClassVar[str] = ""
     expected: ClassVar[tuple[str, ...]] = ()
     folds: ClassVar[str] = ""
+    joint: ClassVar[str] = " "
+    max_folded: ClassVar[int] = 12
+    whole_line: ClassVar[bool] = False
+    regular: ClassVar[bool] = False
     events: ClassVar[tuple[Says, ...]] = ()
+    words_in_records: ClassVar[bool] = False
 
     _record: ClassVar[re.Pattern[str]]
     _pairs: ClassVar[re.Pattern[str] | None]
     _folds: ClassVar[re.Pattern[str] | None]
     _groups: ClassVar[tuple[tuple[int, str], ...]]
     _all_events: ClassVar[tuple[Says, ...]]
+    _is_regular: ClassVar[bool]
+    _kept_labels: ClassVar[dict[str, str]]
+    _completes: ClassVar[bool]
+    _is_quick: ClassVar[bool]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -152,6 +87,13 @@ class TextReader(Reader):
             (place, name) for name, place in cls._record.groupindex.items() if name not in own
         )
         cls._all_events = (*cls.events, *SHARED_EVENTS)
+        cls._kept_labels = {}
+        by_pattern = cls.regular or cls.record_of is TextReader.record_of
+        cls._is_regular = by_pattern and not cls.words_in_records
+        cls._completes = bool(cls.expected) or cls.complete is not TextReader.complete
+        cls._is_quick = cls.ordinary is not TextReader.ordinary or not (
+            cls._completes or cls.settle is not TextReader.settle
+        )
 
     def recognises(self, sample: Sample) -> float:
         if sample.is_dir:
@@ -190,16 +132,25 @@ class TextReader(Reader):
 
     def kept(self, found: Iterable[tuple[str, str]]) -> list[tuple[str, float]]:
         """Pairs of texts as pairs of labels and numbers, without what is left out."""
-        labels, only = self.labels, self.only
         pairs: list[tuple[str, float]] = []
-        for label, text in found:
-            label = labels.get(label, label)  # noqa: PLW2901
-            if not label or (only and label not in only):
-                continue
-            value = number(text)
-            if value is not None:
+        for found_label, text in found:
+            label = self._kept_label(found_label)
+            if label and (value := number(text)) is not None:
                 pairs.append((label, value))
         return pairs
+
+    def _kept_label(self, label: str) -> str:
+        """Under which label a pair is kept; empty if it is left out."""
+        known = self._kept_labels.get(label)
+        if known is None:
+            known = self.labels.get(label, label)
+            if (self.only and known not in self.only) or (
+                self.drops and re.search(self.drops, known)
+            ):
+                known = ""
+            if len(self._kept_labels) < _MAX_LABELS:
+                self._kept_labels[label] = known
+        return known
 
     def complete(self, pairs: list[tuple[str, float]], log: LogBuilder) -> list[tuple[str, float]]:
         """A record with NaN for what it is expected to show and does not."""
@@ -214,25 +165,133 @@ class TextReader(Reader):
         return pairs
 
     def read(self, source: Source, log: LogBuilder) -> None:
-        record = self._record
-        total_group = "total_steps" in record.groupindex
-        rank_group = "rank" in record.groupindex
-        for number_, line, match in self._folded(source, log):
-            if match is None:
-                self.word(line, number_, log)
-                continue
-            rank = self._rank(match, line) if rank_group else self._rank(None, line)
-            at: re.Match[str] | None = match
-            while at is not None:
-                following = record.search(line, at.end())
-                part = line[at.start() : following.start() if following else len(line)]
-                found = self.record_of(at, part)
-                if found is not None and (found[1] or self.expected):
-                    step, pairs = found
-                    log.row(step, self.complete(pairs, log), line=number_, rank=rank)
-                    if total_group and log.total_steps is None and at["total_steps"]:
-                        log.total_steps = whole(at["total_steps"])
-                at = following
+        hint, search = self.hint, self._record.search
+        reading = _Reading(self, log)
+        known = reading.shapes.known
+        try:
+            for number_, line in source.lines():
+                log.num_lines = number_
+                found: re.Match[str] | None = None
+                shape: Shape | None = None
+                if hint in line:
+                    for shape in known:
+                        if (found := shape.match(line)) is not None:
+                            break
+                    else:
+                        shape, found = None, search(line)
+                    if shape is not None and found is not None and shape.is_whole:
+                        if shape is not reading.active:
+                            reading.turn_to(shape)
+                        if shape.keep(found, number_):
+                            continue
+                reading.take(number_, line, shape, found)
+        finally:
+            reading.turn_to(None)
+
+    def search(self, line: str) -> "re.Match[str] | None":
+        """The first record on a line."""
+        return self._record.search(line)
+
+    def ordinary(self, labels: Sequence[str]) -> Check | None:
+        """What tells whether a record needs no `complete` or `settle`, from its numbers. To be
+        overridden with them, or each record goes the long way.
+
+        Args:
+            labels: of the numbers, the step's empty, as they stand on the line.
+
+        Returns:
+            A check on the numbers of such a line; None if they are all ordinary.
+        """
+        return None
+
+    def is_whole(self, line: str) -> bool:
+        """Whether no line can continue this record."""
+        return self._folds is None
+
+    def continues(self, line: str, before: Sequence[str]) -> bool:
+        """Whether a line that is no record itself continues the one before it.
+
+        Args:
+            line: the line.
+            before: the lines of the record so far that were folded, or its only one.
+        """
+        return self._folds is not None and self._folds.search(line) is not None
+
+    def give(self, held: "_Held", log: LogBuilder, shapes: Shapes) -> None:
+        """Give the records on a line to the log, with the lines that continue it."""
+        line, match = held.line, held.match
+        if held.known is not None and not held.parts:
+            self.settle(held.known, held.number, log)
+            return
+        if held.parts:
+            line = self.joint.join([line.rstrip(), *held.parts])
+            match = self._record.search(line)
+        first, record = match, self._record
+        rank = self._rank(match if "rank" in record.groupindex else None, line)
+        num_records = 0
+        start = 0
+        while match is not None:
+            following = record.search(line, match.end())
+            if not self.whole_line:
+                start = match.start()
+            part = line[start : following.start() if following else len(line)]
+            start = match.end()
+            found = self.record_of(match, part)
+            num_records += 1
+            if found is not None and (found[1] or self.expected):
+                self.settle((*found, rank), held.number, log)
+                if "total_steps" in record.groupindex and match["total_steps"]:
+                    log.total_steps = log.total_steps or whole(match["total_steps"])
+            match = following
+        if self.words_in_records:
+            self.word(line, held.number, log)
+        if first is not None and num_records == 1 and not held.parts and self._is_regular:
+            self._teach(shapes, first, line, rank)
+
+    def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
+        """Give one record (step, labelled values, rank) to the log, completed."""
+        step, pairs, rank = record
+        if self._completes:
+            pairs = self.complete(pairs, log)
+        log.row(step, pairs, line=number_, rank=rank)
+
+    def _teach(self, shapes: Shapes, match: "re.Match[str]", line: str, rank: int | None) -> None:
+        """Let `shapes` know the line, if reading it by its shape gives the same."""
+        if shapes.is_full:
+            return
+        places: list[tuple[str, int, int]] = []
+        for place, label in self._groups:
+            kept = self.labels.get(label, label)
+            if match.group(place) is not None and kept:
+                places.append((kept, *match.span(place)))
+        begin = 0 if self.whole_line else match.start()
+        if self._pairs is not None:
+            where = match.span("rest") if match.groupdict().get("rest") else (begin, None)
+            for pair in self._pairs.finditer(line[: where[1]], where[0]):
+                label = self._kept_label(pair[1])
+                if label and number(pair[2]) is not None:
+                    places.append((label, *pair.span(2)))
+        has_step = "step" in match.re.groupindex and match["step"] is not None
+        step = match.span("step") if has_step else None
+        named = _RANK.match(line)
+        fixed = named.end() if rank is not None and named else 0
+        if rank is not None and not named:
+            return
+        found = self.record_of(match, line[begin:])
+        if found is None or len(found[1]) != len(places):
+            return
+        values = [
+            (label, low, high) for (label, _), (_, low, high) in zip(found[1], places, strict=True)
+        ]
+        shapes.learn(line, step, values, rank=rank, fixed=fixed)
+        known = shapes.read(line)
+        if known is not None and (
+            (known[0], known[2]) != (found[0], rank)
+            or sorted(map(repr, known[1])) != sorted(map(repr, found[1]))
+        ):
+            shapes.forget()
+        elif known is not None and self._is_quick and self.is_whole(line):
+            shapes.known[0].admit(self.ordinary)
 
     def word(self, line: str, number_: int, log: LogBuilder) -> None:
         """Take in a line that is no record."""
@@ -240,7 +299,9 @@ class TextReader(Reader):
             if says.hint in line and (match := says.pattern.search(line)):
                 values = {name: number(text) for name, text in match.groupdict().items() if text}
                 attempted = values.pop("attempted_scale", None)
-                if attempted is not None and "loss_scale" in values:
+                if (scaler := values.pop("scaler", None)) and "loss_scale" in values:
+                    values[f"loss_scale_{scaler + 1:g}"] = values.pop("loss_scale")
+                if attempted is not None:
                     log.row(None, [("loss_scale", attempted)], line=number_)
                 log.event(
                     says.kind,
@@ -251,41 +312,6 @@ class TextReader(Reader):
                 )
                 return
 
-    def _folded(
-        self, source: Source, log: LogBuilder
-    ) -> Iterator[tuple[int, str, "re.Match[str] | None"]]:
-        """The lines, each with the first record on it; lines that continue one joined to it."""
-        hint, search = self.hint, self._record.search
-        folds = self._folds
-        held: tuple[int, str, re.Match[str]] | None = None
-        parts: list[str] = []
-        for number_, line in source.lines():
-            log.num_lines = number_
-            match = search(line) if hint in line else None
-            if folds is None:
-                yield number_, line, match
-                continue
-            if held is not None:
-                if match is None and len(parts) < _MAX_FOLDED and folds.search(line):
-                    parts.append(line.strip())
-                    continue
-                yield self._joined(held, parts)
-                held = None
-            if match is None:
-                yield number_, line, None
-            else:
-                held, parts = (number_, line, match), []
-        if held is not None:
-            yield self._joined(held, parts)
-
-    def _joined(
-        self, held: tuple[int, str, "re.Match[str]"], parts: list[str]
-    ) -> tuple[int, str, "re.Match[str] | None"]:
-        if not parts:
-            return held
-        line = " ".join([held[1].rstrip(), *parts])
-        return held[0], line, self._record.search(line)
-
     @staticmethod
     def _rank(match: "re.Match[str] | None", line: str) -> int | None:
         if match is not None and match["rank"]:
@@ -293,3 +319,59 @@ class TextReader(Reader):
         if line[:1] in "[ 0123456789" and (found := _RANK.match(line)):
             return int(found[1] or found[2])
         return None
+
+
+@dataclass(slots=True)
+class _Held:
+    """A line with a record, that the next lines may continue."""
+
+    number: int
+    line: str
+    known: Record | None
+    match: "re.Match[str] | None"
+    parts: list[str] = field(default_factory=list[str])
+
+
+class _Reading:
+    """Where the reading of one log stands."""
+
+    def __init__(self, reader: TextReader, log: LogBuilder) -> None:
+        self._reader = reader
+        self._log = log
+        self._held: _Held | None = None
+        self.shapes = Shapes(log)
+        self.active: Shape | None = None
+        """Whose records the log has yet to get."""
+
+    def turn_to(self, shape: Shape | None) -> None:
+        """Hand over what is held back, and let the shape hold back what follows."""
+        if self.active is not None:
+            self.active.flush()
+        self.active = shape
+        held, self._held = self._held, None
+        if held is not None:
+            self._reader.give(held, self._log, self.shapes)
+
+    def take(
+        self, number_: int, line: str, shape: Shape | None, found: "re.Match[str] | None"
+    ) -> None:
+        """Take in a line; `found` if it has a record, of a shape if it is of one."""
+        if found is None:
+            if (held := self._held) is not None:
+                before = held.parts or [held.line]
+                if len(held.parts) < self._reader.max_folded and self._reader.continues(
+                    line, before
+                ):
+                    held.parts.append(line.strip())
+                    return
+            self.turn_to(None)
+            self._reader.word(line, number_, self._log)
+            return
+        self.turn_to(None)
+        known = shape.read(found) if shape is not None else None
+        match = found if shape is None else None
+        if shape is not None and known is None:
+            match = self._reader.search(line)
+        self._held = _Held(number_, line, known, match)
+        if not self._reader.folds:
+            self.turn_to(None)

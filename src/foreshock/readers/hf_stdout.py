@@ -1,0 +1,204 @@
+"""Dict rows that Hugging Face's Trainer and its descendants print."""
+
+import re
+from functools import partial
+from typing import ClassVar
+
+from foreshock.core.bar_steps import BarSteps
+from foreshock.core.dict_rows import DICT, DictRow, dict_rows, numbers_of_row, row_of
+from foreshock.core.log import EventKind
+from foreshock.core.log_builder import LogBuilder
+from foreshock.core.log_names import COSTS
+from foreshock.core.reader import Sample, Source
+from foreshock.core.spans import Span, Spans
+from foreshock.core.text_reader import Says, TextReader, whole
+
+_BAR = re.compile(r"%\|[^|\n]{0,600}\|\s{0,4}(\d{1,12})/(\d{1,12}) \[")
+_TOTAL = re.compile(r"Total optimization steps = ([\d,]{1,20})")
+_MAX_WRAPPED = 64
+
+
+class HFStdout(TextReader):
+    """`{'loss': 1.91, 'grad_norm': 2.4, 'learning_rate': 1e-05, 'epoch': 0.1}`.
+
+    Newer versions print values as strings. Rows seldom name their step: it stands in the
+    progress bars between them, unless output was buffered. The last row holds averages of
+    the run. A loss that is NaN is printed as 0.0 by default (`logging_nan_inf_filter`).
+    """
+
+    name: ClassVar[str] = "hf_stdout"
+    title: ClassVar[str] = "HF Trainer stdout (TRL, axolotl, ms-swift, LLaVA, …)"
+    specificity = 0.85
+    record = DICT
+    drops = (
+        rf"{COSTS}|_runtime\Z|_per_second\Z|\A(?:num_)?(?:input_)?tokens|\Apercentage\Z"
+        r"|\A(?:global_)?step\Z|\Aiteration\Z|\Atotal_flos\Z|tokens_seen"
+    )
+    events = (
+        Says(
+            EventKind.RESUMED,
+            r"Continuing training from (?:global step|checkpoint)",
+            hint="Continuing training from",
+        ),
+    )
+
+    def recognises(self, sample: Sample) -> float:
+        if sample.is_dir:
+            return 0.0
+        num_single = num_double = 0
+        for line in sample.lines:
+            if "{" in line and "loss" in line:
+                for row in dict_rows(line):
+                    num_single += not row.is_json
+                    num_double += row.is_json
+            if num_single >= 3:
+                return self.specificity
+        if num_single:
+            return 0.97 * self.specificity
+        is_json = sample.text.lstrip()[:1] in ("{", "[")
+        return 0.4 if num_double and not is_json else 0.0
+
+    def read(self, source: Source, log: LogBuilder) -> None:
+        steps = BarSteps()
+        rows = _Rows(log)
+        plain = Spans(log, self._numbers)
+        wrapped: list[str] = []
+        first = 0
+        for number_, line in source.lines():
+            log.num_lines = number_
+            if wrapped:
+                wrapped.append(line.strip())
+                if "}" not in line and "{" not in line and len(wrapped) < _MAX_WRAPPED:
+                    continue
+                if "{" in line:
+                    wrapped.pop()
+                self._rows_of("".join(wrapped), first, steps, rows)
+                wrapped.clear()
+                if "{" not in line:
+                    continue
+            if "{" in line and ("'" in line or '"' in line):
+                if line[0] == "{" and (pairs := plain.read(line)) is not None:
+                    self._row(row_of(pairs), "", number_, steps, rows)
+                    continue
+                last = line.rfind("{")
+                if "}" not in line[last:] and line[last + 1 : last + 2] in ("'", '"'):
+                    wrapped, first = [line.rstrip()], number_
+                    continue
+                self._rows_of(line, number_, steps, rows)
+                continue
+            self._other(line, number_, steps, rows)
+        if wrapped:
+            self._rows_of("".join(wrapped), first, steps, rows)
+        steps.end()
+        log.total_steps = log.total_steps or steps.longest
+
+    def _other(self, line: str, number_: int, steps: BarSteps, rows: "_Rows") -> None:
+        """Take in a line without rows: a bar, or words."""
+        if "%|" in line:
+            self._bars(line, steps)
+        if "*** Running training ***" in line:
+            steps.end()
+            rows.ended = rows.log.num_rows > 0
+        elif "Total optimization steps" in line and (found := _TOTAL.search(line)):
+            rows.log.total_steps = whole(found[1])
+        elif any(says.hint in line for says in self._all_events):
+            steps.aside(partial(self._word, line, number_, rows.log, rows))
+
+    def _numbers(self, line: str) -> list[Span] | None:
+        spans = numbers_of_row(line)
+        return spans and [span for span in spans if self._kept_label(span[0])]
+
+    def _rows_of(self, line: str, number_: int, steps: BarSteps, rows: "_Rows") -> None:
+        """Take in a line with rows on it, and bars between them."""
+        place = 0
+        for row in dict_rows(line):
+            if "%|" in line[place : row.start]:
+                self._bars(line[place : row.start], steps)
+            place = row.end
+            if row.kind == "summary":
+                steps.end()
+                rows.summary(row)
+                continue
+            row.pairs = [
+                (kept, value)
+                for label, value in row.pairs
+                if (kept := self._kept_label(label)) and (label, row.kind) != ("epoch", "eval")
+            ]
+            rows.log.total_steps = rows.log.total_steps or row.total_steps
+            self._row(row, line[: row.start], number_, steps, rows)
+        if "%|" in line[place:]:
+            self._bars(line[place:], steps)
+        if any(says.hint in line[place:] for says in self._all_events):
+            steps.aside(partial(self._word, line[place:], number_, rows.log, rows))
+
+    def _row(self, row: DictRow, before: str, number_: int, steps: BarSteps, rows: "_Rows") -> None:
+        """Queue a row; `before` is what stands before it on its line."""
+        if rows.is_echo(before):
+            return
+        rank = self._rank(None, before) if before else None
+        give = partial(rows.give, row, number_, rank)
+        if row.kind == "train" and row.step is None and rows.speaks(rank):
+            steps.row(give)
+        else:
+            steps.aside(give)
+
+    def _bars(self, text: str, steps: BarSteps) -> None:
+        place = 0
+        for bar in _BAR.finditer(text):
+            name = text[max(place, bar.start() - 60) : bar.start()].rstrip("0123456789").strip()
+            place = bar.end()
+            if not name or name in ("Train:", "Training:"):
+                steps.bar(int(bar[1]), int(bar[2]))
+
+    def _word(
+        self, line: str, number_: int, log: LogBuilder, rows: "_Rows", step: int | None
+    ) -> None:
+        del step
+        if "Continuing training from" in line:
+            rows.ended = False
+        self.word(line, number_, log)
+
+
+class _Rows:
+    """Gives rows to the log, and tells where another run begins."""
+
+    def __init__(self, log: LogBuilder) -> None:
+        self.log = log
+        self.ended = False
+        self._epoch = self._first_epoch = -1.0
+        self._echoes: bool | None = None
+        self._first_rank: int | None = None
+
+    def summary(self, row: DictRow) -> None:
+        """The last row of a run: averages and sums, no step's values."""
+        for label, value in row.pairs:
+            if label.startswith("train_"):
+                self.log.facts[label] = f"{value:g}"
+        self.ended = True
+
+    def speaks(self, rank: int | None) -> bool:
+        """Whether a rank is the one that speaks for all."""
+        self._first_rank = rank if self._first_rank is None else self._first_rank
+        return rank is None or rank == self._first_rank
+
+    def is_echo(self, before: str) -> bool:
+        """Whether a row repeats, by way of a logger (`>> {...}`), what is printed besides."""
+        logged = before.rstrip().endswith(">>")
+        if self._echoes is None:
+            self._echoes = not logged
+        return logged == self._echoes
+
+    def give(self, row: DictRow, line: int, rank: int | None, step: int | None) -> None:
+        """Give a row to the log, at the step that it tells, or that bars tell of it."""
+        if row.step is not None:
+            step = row.step
+        if row.kind == "train" and self.speaks(rank):
+            epoch = next((value for label, value in row.pairs if label == "epoch"), self._epoch)
+            again = step is None and epoch < self._epoch
+            if self.ended or (again and epoch <= 2 * self._first_epoch + 0.01):
+                self.log.new_run()
+                self._first_epoch = epoch
+            if self._first_epoch < 0:
+                self._first_epoch = epoch
+            self.ended, self._epoch = False, epoch
+        self.log.row(step, row.pairs, line=line, rank=rank)
