@@ -4,7 +4,6 @@ import builtins
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +11,16 @@ import pytest
 
 from foreshock.core.errors import ForeshockError, MissingExtra
 from foreshock.report.html import read_held_out, render_report, write_report
+from tests.report.pages import EVIL, Page, assert_loads_nothing
 from tests.report.runs import NAN, Script, diagnosis, one_rollback, same
-
-EVIL = (
-    "</script><script>alert('x')</script><img src=http://evil.example/x onerror=\"y\">&'\"☃\ud800"
-)
-
-
-class _Page(HTMLParser):
-    """Collects every tag with its attributes, and the text outside scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._skip = False
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._skip = tag in ("script", "style")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._skip = False
-
-    def handle_data(self, data: str) -> None:
-        if not self._skip:
-            self.text += data
-
-
-def _assert_loads_nothing(page: _Page) -> None:
-    for tag, attributes in page.tags:
-        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
-        assert "src" not in attributes
-        assert (attributes.get("href") or "#").startswith("#")
-        assert not [name for name in attributes if name.startswith("on")]
-    policies = [at["content"] for tag, at in page.tags if "http-equiv" in at and tag == "meta"]
-    assert policies
-    assert "default-src 'none'" in str(policies[0])
 
 
 def test_the_page_stands_alone(tmp_path: Path) -> None:
     one_rollback(tmp_path / "run")
     write_report(tmp_path / "run", tmp_path / "deep" / "out.html", {})
     text = (tmp_path / "deep" / "out.html").read_text("utf-8")
-    page = _Page(text)
-    _assert_loads_nothing(page)
+    page = Page(text)
+    assert_loads_nothing(page)
     assert "Finished at step 200; one incident (optimizer state, step 120)" in page.text
     assert "update_ratio/global moved first, 1 step before the loss" in page.text
     assert "the same step with fresh moments" in page.text
@@ -84,8 +47,8 @@ def test_hostile_strings_are_only_text(tmp_path: Path) -> None:
     other = one_rollback(tmp_path / "other")
     text = render_report(tmp_path / "run", {EVIL: other.run_dir})
     text.encode("utf-8")
-    page = _Page(text)
-    _assert_loads_nothing(page)
+    page = Page(text)
+    assert_loads_nothing(page)
     assert page.text.count("<script>alert('x')</script>") >= 8
     assert "alert('x')" not in "".join(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S))
     assert "$$" not in text.split("<body>")[1].rpartition("<script")[2]
@@ -96,7 +59,7 @@ def test_nan_runs_are_drawn(tmp_path: Path) -> None:
     run.start()
     run.train(50, same(10, 50, [NAN, math.inf, 0.0, NAN, -math.inf]))
     run.close()
-    page = _Page(render_report(tmp_path / "run", {}))
+    page = Page(render_report(tmp_path / "run", {}))
     assert "NaN or Inf" in page.text
     assert "zero or less" in page.text
 
@@ -107,18 +70,18 @@ def test_a_run_of_nothing_but_nan(tmp_path: Path) -> None:
     run.train(3, same(1, 3, [NAN] * 5))
     run.plan(diagnosis(2, loss_moved=2), back_to=0)
     run.close()
-    assert "NaN or Inf" in _Page(render_report(tmp_path / "run", {})).text
+    assert "NaN or Inf" in Page(render_report(tmp_path / "run", {})).text
 
 
 def test_a_run_without_readings(tmp_path: Path) -> None:
     run = Script(tmp_path / "run")
-    page = _Page(render_report(tmp_path / "run", {}))
-    _assert_loads_nothing(page)
+    page = Page(render_report(tmp_path / "run", {}))
+    assert_loads_nothing(page)
     assert "There are no readings to draw." in page.text
     run.start()
     run.plan(diagnosis(), back_to=100)
     run.close()
-    assert "not carried out yet" in _Page(render_report(tmp_path / "run", {})).text
+    assert "not carried out yet" in Page(render_report(tmp_path / "run", {})).text
 
 
 def test_the_demo_and_other_runs_are_drawn_beside(tmp_path: Path) -> None:
@@ -127,7 +90,7 @@ def test_the_demo_and_other_runs_are_drawn_beside(tmp_path: Path) -> None:
     points = [[step, 3.0 - step / 100] for step in range(0, 100, 5)]
     curves = {"guarded": points, "unguarded": [*points, [100, math.nan]], "untouched twin": points}
     (tmp_path / "run" / "demo.json").write_text(json.dumps({"curves": curves, "incidents": []}))
-    page = _Page(render_report(tmp_path / "run", {"plain one": tmp_path / "plain"}))
+    page = Page(render_report(tmp_path / "run", {"plain one": tmp_path / "plain"}))
     for name in ("guarded", "unguarded", "untouched twin", "plain one", "this run"):
         assert name in page.text
 

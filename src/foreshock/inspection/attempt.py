@@ -96,7 +96,7 @@ class _Court:
             if not self._is_own(loss, one.excursion):
                 continue
             kind = one.kind
-            stands = self.lineage.is_last and len(loss) >= losses.SHORT and rise is None
+            stands = self.lineage.is_last and not losses.is_short(loss) and rise is None
             if kind is EpisodeKind.DIVERGENCE and stands:
                 kind = EpisodeKind.NON_RECOVERING_SPIKE
             self._add(kind, loss, one.excursion)
@@ -147,7 +147,7 @@ class _Court:
         others: list[Moved] = []
         if trace.signal == "loss" and self.terrain is not None:
             clock, peak = int(trace.clock[excursion.start]), int(trace.clock[excursion.peak])
-            short = len(self.terrain.trace) < losses.SHORT
+            short = losses.is_short(self.terrain.trace)
             found = precursor(self.terrain, clock, peak, short=short)
             if found is not None:
                 others.append(Moved(trace=self.terrain.trace, excursion=found))

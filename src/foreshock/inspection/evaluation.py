@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from foreshock.inspection.finding import Episode, EpisodeKind
+from foreshock.inspection.finding import Episode, EpisodeKind, Movement
 from foreshock.inspection.trace import Ready
 
 _LEAST, _LEAST_METRICS = 2, 3
@@ -19,7 +19,8 @@ def broken_evaluation(ready: Ready) -> Episode | None:
     for name, trace in evals.items():
         if "loss" in name and not trace.finite.all():
             step = int(trace.steps[int(np.argmin(trace.finite))])
-            return _episode(step, name, f"{name} is not finite at step {step}; training is")
+            words = f"{name} is not finite at step {step}; training is"
+            return _episode(step, name, words, float("nan"))
     metrics = [trace for name, trace in evals.items() if "loss" not in name and _counts(name)]
     same = [one for one in metrics if len(one) == len(metrics[0]) >= _LEAST]
     if len(same) < _LEAST_METRICS:
@@ -44,7 +45,15 @@ def _counts(name: str) -> bool:
     return not any(word in name for word in words)
 
 
-def _episode(step: int, name: str, statement: str) -> Episode:
+def _episode(step: int, name: str, statement: str, value: float = 0.0) -> Episode:
+    movement = Movement(
+        signal=name,
+        onset_step=step,
+        peak_step=step,
+        end_step=None,
+        peak_value=value,
+        baseline=float("nan"),
+    )
     return Episode(
         kind=EpisodeKind.EVAL_ONLY,
         onset_step=step,
@@ -53,5 +62,6 @@ def _episode(step: int, name: str, statement: str) -> Episode:
         first_mover=name,
         lead_to_loss_move_steps=None,
         lead_to_loss_peak_steps=None,
+        movements=(movement,),
         statement=statement,
     )

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import EventKind, LoggedRun
 from foreshock.inspection.excursion import Excursion, Terrain, clusters
-from foreshock.inspection.loss import SHORT
+from foreshock.inspection.loss import is_short
 from foreshock.inspection.trace import Trace
 
 _FLOOR = 0.25
@@ -34,14 +34,14 @@ class NormExcursion:
 def terrain_of(norm: Trace, alarms: tuple[Alarm, ...]) -> tuple[Terrain, "NDArray[np.int64]"]:
     """The norm on its logarithmic scale, and the places far out of range on it, marked."""
     terrain = Terrain(norm, logarithmic=True, floor=_FLOOR)
-    seeds = _scan(terrain) if len(norm) < SHORT else _alarmed(norm, alarms)
+    seeds = _scan(terrain) if is_short(norm) else _alarmed(norm, alarms)
     terrain.mark(seeds)
     return terrain, seeds
 
 
 def norm_excursions(terrain: Terrain, seeds: "NDArray[np.int64]") -> list[NormExcursion]:
     """Every excursion of the norm, judged by itself."""
-    short = len(terrain.trace) < SHORT
+    short = is_short(terrain.trace)
     judged: list[NormExcursion] = []
     behind = -1
     for first, last in clusters(seeds, _GAP)[:_MAX_GROUPS]:

@@ -15,6 +15,7 @@ from foreshock.inspection.finding import (
     Episode,
     EpisodeKind,
     Inspection,
+    Movement,
     RunClass,
     RunFinding,
 )
@@ -123,14 +124,24 @@ class _Draft:
         found = find_collapse(self.run, scale, loss_rose=rose)
         if found is None:
             return
-        loss = self.ready.loss
+        raised = [a for a in self.alarms.get("loss_scale", ()) if a.step >= found.start_step]
+        movement = Movement(
+            signal="loss_scale",
+            onset_step=found.start_step,
+            peak_step=found.end_step,
+            end_step=None,
+            peak_value=found.after,
+            baseline=found.before,
+            alarm_step=raised[0].step if raised else None,
+            detectors=tuple(sorted({alarm.detector for alarm in raised})),
+        )
         moved = [
-            m.onset_step
+            m
             for episode in self.episodes
             for m in episode.movements
             if m.signal == "loss" and m.onset_step >= found.start_step
         ]
-        lead = min(moved) - found.start_step if moved and loss is not None else None
+        first = min(moved, key=lambda m: m.onset_step, default=None)
         self.episodes.append(
             Episode(
                 kind=EpisodeKind.LOSS_SCALE_COLLAPSE,
@@ -138,8 +149,11 @@ class _Draft:
                 peak_step=found.end_step,
                 end_step=None,
                 first_mover="loss_scale",
-                lead_to_loss_move_steps=lead,
-                lead_to_loss_peak_steps=None,
+                lead_to_loss_move_steps=first.onset_step - found.start_step if first else None,
+                lead_to_loss_peak_steps=first.peak_step - found.start_step if first else None,
+                causal_onset_step=raised[0].onset_step if raised else None,
+                alarm_step=movement.alarm_step,
+                movements=(movement, first) if first else (movement,),
                 statement=found.reason,
             )
         )

@@ -17,6 +17,9 @@ SHORT = 60
 """Readings of a log that is judged from both sides alone: live rules are still warming up,
 or hardly past it."""
 
+WARM_UP = 40
+"""Readings at the start of a long log that are judged like those of a short one."""
+
 _SEED_SDS = 6.0
 _LONG_FLOOR, _SHORT_FLOOR = 0.005, 0.02
 """Least spread of a loss as a share of its level. Where a few readings must define it, 2 %:
@@ -46,7 +49,7 @@ class LossExcursion:
 
 def terrain_of(loss: Trace) -> Terrain:
     """The loss on its own scale; what the floor is depends on how much is known of it."""
-    floor = _LONG_FLOOR if len(loss) >= SHORT else _SHORT_FLOOR
+    floor = _SHORT_FLOOR if is_short(loss) else _LONG_FLOOR
     return Terrain(loss, logarithmic=False, floor=floor)
 
 
@@ -62,8 +65,10 @@ def loss_excursions(
         is_rl: the loss hovers near zero by design.
     """
     terrain = terrain_of(loss)
-    short = len(loss) < SHORT
-    seeds = _scan(terrain) if short else _alarmed(loss, alarms)
+    short = is_short(loss)
+    seeds = _scan(terrain, len(loss) if short else WARM_UP)
+    if not short:
+        seeds = np.union1d(seeds, _alarmed(loss, alarms))
     terrain.mark(seeds)
     groups = clusters(seeds, _GAP)[:_MAX_GROUPS]
     share = max(len(groups) - 0.5, 0.5) / max(len(loss), 1)  # of the other outliers
@@ -92,15 +97,20 @@ def _alarmed(loss: Trace, alarms: tuple[Alarm, ...]) -> "NDArray[np.int64]":
     return places[places < len(loss)]
 
 
-def _scan(terrain: Terrain) -> "NDArray[np.int64]":
-    """Readings of a short log far above the range that those before define. Each that is
-    found is marked, so that it does not widen the range of the next.
+def is_short(trace: Trace) -> bool:
+    """Whether live rules would hardly be past their warm-up."""
+    return int(trace.finite.sum()) < SHORT
+
+
+def _scan(terrain: Terrain, stop: int) -> "NDArray[np.int64]":
+    """Of the first readings, those far above the range that the ones before define. Each that
+    is found is marked, so that it does not widen the range of the next.
 
     Fewer than ten readings say little of the noise: then it takes half as much again.
     """
     found: list[int] = []
     values = terrain.values
-    for place in range(1, len(values)):
+    for place in range(1, min(stop, len(values))):
         known = terrain.range_before(place)
         if known is None or not math.isfinite(values[place]):
             continue
@@ -167,7 +177,8 @@ def _compatible(loss: Trace, found: Excursion) -> bool:
         return False
     before = loss.values[: found.start]
     spread = MAD_TO_SD * float(np.median(np.abs(later - np.median(later))))
-    return float(np.nanmedian(before)) >= float(np.median(later)) - 3 * spread
+    level, known = float(np.median(later)), float(np.nanmedian(before))
+    return level - 3 * spread <= known and level < 2 * abs(known)
 
 
 @dataclass(frozen=True, kw_only=True)

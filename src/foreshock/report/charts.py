@@ -1,5 +1,6 @@
 """Curves as Bokeh figures that stand on a light and on a dark page alike."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,13 @@ INK: Final = "#77808a"
 MAIN: Final = "#3a82c4"
 BROKEN: Final = "#d5443b"
 OTHERS: Final = ("#c9812f", "#2f9e75", "#9b6bc3", "#8a8f3a", "#c45a8d")
-TONES: Final = {"recovered": "#3f9d63", "halted": "#d5443b", "open": "#cf9a2b"}
+TONES: Final = {
+    "recovered": "#3f9d63",
+    "halted": "#d5443b",
+    "open": "#cf9a2b",
+    "severe": "#d5443b",
+    "mild": "#cf9a2b",
+}
 
 _UNITS: Final = {signal.name: signal.unit for signal in STANDARD if signal.unit != "1"}
 _TITLES: Final = {GRAD_NORM.name: "gradient norm", LR.name: "learning rate"}
@@ -38,12 +45,27 @@ _EDGE: Final = "edge"
 
 
 class Band(NamedTuple):
-    """An incident on the step axis: from its onset to its recovery."""
+    """An incident or episode on the step axis: from its onset to its recovery."""
 
     number: int
     start: int
     end: int
     outcome: str
+
+
+class Rule(NamedTuple):
+    """A step to be marked over the whole height: `kind` is "dotted" or "dashed"."""
+
+    step: int
+    label: str
+    kind: str = "dotted"
+
+
+class Point(NamedTuple):
+    """A value to be marked on the curve."""
+
+    step: int
+    value: float
 
 
 class Swatch(NamedTuple):
@@ -74,11 +96,24 @@ def run_chart(
     x_range: Range1d,
     *,
     height: int = 230,
-    back_to: Sequence[int] = (),
+    rules: Sequence[Rule] = (),
+    points: Sequence[Point] = (),
+    main: str = "",
+    with_unit: bool = True,
 ) -> Chart:
     """The chart of one series: the run, what it undid, and other runs to compare with.
 
-    `back_to` are steps that were gone back to, to be marked.
+    Args:
+        key: names the chart's place in the page.
+        curve: the run.
+        others: other runs, by the name to show.
+        bands: stretches to shade.
+        x_range: the step axis, which charts may share.
+        height: in pixels.
+        rules: steps to be marked.
+        points: peaks to be marked; those that are not finite are left out.
+        main: what the legend calls the run.
+        with_unit: whether the signal's own unit holds for it.
     """
     signal, scope = split_series(curve.series)
     beside = [other.values[np.isfinite(other.values)] for other in others.values()]
@@ -86,13 +121,20 @@ def run_chart(
     log = signal != LR.name and wants_log(every, always=signal in _LOG_ALWAYS)
     fig = _figure(every, log=log, x_range=x_range, height=height)
     _draw_bands(fig, bands)
-    swatches = [Swatch(MAIN, "line", "this run" if others else "as it counts")]
-    for step in back_to:
+    swatches = [Swatch(MAIN, "line", main or ("this run" if others else "as it counts"))]
+    for rule in rules:
+        dash = [2, 3] if rule.kind == "dotted" else [6, 3]
         fig.add_layout(
-            Span(location=step, dimension="height", line_color=INK, line_dash=[2, 3], line_width=1)
+            Span(
+                location=rule.step,
+                dimension="height",
+                line_color=INK,
+                line_dash=dash,
+                line_width=1,
+            )
         )
-    if back_to:
-        swatches.append(Swatch(INK, "dotted", "gone back to"))
+    for label, kind in dict.fromkeys((rule.label, rule.kind) for rule in rules):
+        swatches.append(Swatch(INK, kind, label))
     for at, values in curve.undone:
         fig.line(at, _drawn(values, log), color=INK, alpha=0.75, line_width=1.3)
     if curve.undone:
@@ -103,6 +145,11 @@ def run_chart(
         swatches.append(Swatch(colour, "line", name))
     _line(fig, curve.steps, _drawn(curve.values, log), MAIN, curve.series)
     _draw_marks(fig, curve, BROKEN)
+    peaks = [one for one in points if math.isfinite(one.value) and (one.value > 0 or not log)]
+    if peaks:
+        at, height_at = zip(*peaks, strict=True)
+        fig.scatter(at, height_at, size=9, fill_color=None, line_color=BROKEN, line_width=2)
+        swatches.append(Swatch(BROKEN, "ring", "peak"))
     if any(one.marks for one in (curve, *others.values())):
         swatches.append(Swatch(BROKEN, "mark", "NaN or Inf"))
     below = log and bool((every <= 0).any())
@@ -115,7 +162,7 @@ def run_chart(
     return Chart(
         key=key,
         title=_TITLES.get(signal, plain(signal)) + ("" if scope == "global" else f" · {scope}"),
-        unit=_UNITS.get(signal, ""),
+        unit=_UNITS.get(signal, "") if with_unit else "",
         note=", ".join(notes),
         swatches=tuple(swatches),
         figure=fig,
@@ -124,15 +171,30 @@ def run_chart(
 
 def held_out_chart(key: str, curves: Mapping[str, tuple[Ints, Floats]]) -> Chart:
     """Held-out loss over the steps that were executed, one line a run."""
+    colours = _ranked(curves)
+    label = "steps executed, undone ones included"
+    return lines_chart(key, curves, colours, title="held-out loss", unit="nats", x_label=label)
+
+
+def lines_chart(
+    key: str,
+    curves: Mapping[str, tuple[Ints, Floats]],
+    colours: Sequence[str],
+    *,
+    title: str,
+    unit: str = "",
+    x_label: str = "step",
+) -> Chart:
+    """Several runs in one chart, one line a run; none is more than another."""
     finite = [values[np.isfinite(values)] for _, values in curves.values()]
     every = np.concatenate(finite) if finite else np.zeros(0)
     steps = [int(at[-1]) for at, _ in curves.values() if len(at)]
     log = wants_log(every)
     x_range = step_range(0, max(steps, default=1))
     fig = _figure(every, log=log, x_range=x_range, height=260)
-    fig.xaxis.axis_label = "steps executed, undone ones included"
+    fig.xaxis.axis_label = x_label
     swatches: list[Swatch] = []
-    for colour, (name, (at, values)) in zip(_ranked(curves), curves.items(), strict=True):
+    for colour, (name, (at, values)) in zip(colours, curves.items(), strict=True):
         _line(fig, at, _drawn(values, log), colour, name, width=2.0)
         broken = at[~np.isfinite(values)]
         if len(broken):
@@ -140,8 +202,8 @@ def held_out_chart(key: str, curves: Mapping[str, tuple[Ints, Floats]]) -> Chart
         swatches.append(Swatch(colour, "line", name))
     return Chart(
         key=key,
-        title="held-out loss",
-        unit="nats",
+        title=title,
+        unit=unit,
         note="log scale" if log else "",
         swatches=tuple(swatches),
         figure=fig,
@@ -154,12 +216,23 @@ def step_range(first: int, last: int) -> Range1d:
     return Range1d(start=first - room, end=last + room, bounds=(first - 4 * room, last + 4 * room))
 
 
-def embed(charts: Sequence[Chart]) -> tuple[str, str, dict[str, str]]:
-    """BokehJS itself, the script that draws, and the element of each chart by its key."""
-    if not charts:
+def embed(*groups: Sequence[Chart]) -> tuple[str, str, dict[str, str]]:
+    """BokehJS itself, the scripts that draw, and the element of each chart by its key.
+
+    Charts that share an axis belong into one group. Groups are embedded apart, since Bokeh's
+    time grows with the square of what is embedded together.
+    """
+    scripts: list[str] = []
+    found: dict[str, str] = {}
+    for group in groups:
+        if group:
+            script, elements = components({chart.key: chart.figure for chart in group})
+            scripts.append(script)
+            found |= elements
+    if not found:
         return "", "", {}
-    script, elements = components({chart.key: chart.figure for chart in charts})
-    return Resources(mode="inline", components=["bokeh"]).render(), script, dict(elements)
+    library = Resources(mode="inline", components=["bokeh"]).render()
+    return library, "\n".join(scripts), found
 
 
 def _figure(values: Floats, *, log: bool, x_range: Range1d, height: int) -> Any:

@@ -146,12 +146,12 @@ class Lineage:
             if gone.any():
                 joint = max(int(gone.argmax()) - 1, 0)
                 undone.append(thin(at[joint:], column[joint:], max_points // 4))
-                marks += _marks(at[gone], column[gone], undone=True)
+                marks += nonfinite_marks(at[gone], column[gone], undone=True)
         if not any(len(one) for one in steps) and not undone:
             return None
         at, column = np.concatenate(steps), np.concatenate(values)
         thinned, kept = thin(at, column, max_points)
-        marks += _marks(at, column, undone=False)
+        marks += nonfinite_marks(at, column, undone=False)
         return Curve(
             series=series,
             steps=thinned,
@@ -243,7 +243,7 @@ def chosen_series(lineages: Iterable[Lineage], first_movers: Sequence[str]) -> l
     return found + extra[:3]
 
 
-def _marks(steps: Ints, values: Floats, *, undone: bool) -> list[Mark]:
+def nonfinite_marks(steps: Ints, values: Floats, *, undone: bool) -> list[Mark]:
     where = np.flatnonzero(~np.isfinite(values))
     if len(where) > MAX_MARKS:
         where = where[np.linspace(0, len(where) - 1, MAX_MARKS).astype(np.int64)]

@@ -3,23 +3,20 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from foreshock import __version__
-from foreshock.core.errors import ForeshockError, MissingExtra
 from foreshock.core.names import LOSS, series_name
 from foreshock.core.reading import from_json_number
-from foreshock.durable import RealDisk, write_file
+from foreshock.durable import RealDisk
 from foreshock.journal import Journal
 from foreshock.report import words
 from foreshock.report.clean import clean_text, whole
 from foreshock.report.curves import Floats, Ints, Lineage, chosen_series, read_lineage
 from foreshock.report.incidents import DAMAGE, IncidentSummary
+from foreshock.report.page import render_page, require_packages, write_page
 from foreshock.report.summary import RunSummary, summarise
 
 if TYPE_CHECKING:
@@ -32,8 +29,6 @@ _MAX_NEAR: Final = 20
 """Incidents that get charts of their own. Our choice: each costs about 50 kB."""
 
 _AROUND_STEPS: Final = 40
-_FULL_WEIGHT_NATS: Final = 4.0
-"""Evidence that fills its bar: odds times 55."""
 
 HeldOut = dict[str, tuple[Ints, Floats]]
 
@@ -51,29 +46,14 @@ def write_report(run_dir: Path, out: Path, compare: Mapping[str, Path]) -> None:
         RunDirError, JournalError: a directory is no run, or its decisions are damaged.
         ForeshockError: `out` cannot be written.
     """
-    page = render_report(run_dir, compare)
-    disk = RealDisk()
-    try:
-        disk.make_dir(out.parent)
-        write_file(disk, out, [page.encode("utf-8", "replace")])
-    except OSError as error:
-        raise ForeshockError(
-            f"{out} cannot be written ({error.strerror or error}): give another file with --out."
-        ) from error
+    write_page(render_report(run_dir, compare), out, "--out")
 
 
 def render_report(run_dir: Path, compare: Mapping[str, Path]) -> str:
     """The page itself; see `write_report`."""
-    try:
-        import jinja2  # noqa: PLC0415
-        import markupsafe  # noqa: PLC0415
+    require_packages("--text")
+    from foreshock.report import charts as drawing  # noqa: PLC0415
 
-        from foreshock.report import charts as drawing  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtra(
-            f"the HTML report needs {error.name}, which is not installed: "
-            "pip install 'foreshock[report]' (or use --text, which needs nothing more)."
-        ) from error
     disk = RealDisk()
     view = Journal.read(disk, run_dir)
     lineage = read_lineage(view)
@@ -88,37 +68,20 @@ def render_report(run_dir: Path, compare: Mapping[str, Path]) -> str:
         for place, incident in enumerate(summary.incidents[:_MAX_NEAR])
     }
     demo = [drawing.held_out_chart("held-out", held_out)] if held_out else []
-    library, script, elements = drawing.embed([*charts, *demo, *chain(*near.values())])
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(
-        figure=words.figure,
-        percent=words.percent,
-        moment=words.moment,
-        plain=words.plain,
-        bar=_bar,
-        signed=lambda weight: f"{weight:+.1f}".replace("-", "−"),
-        step=lambda step: "–" if step is None else f"{step:,}",
-        counted=words.count,
-    )
-    template = environment.from_string(
-        resources.files("foreshock.report").joinpath("page.html.jinja").read_text("utf-8")
-    )
-    markup = {key: markupsafe.Markup(one) for key, one in elements.items()}  # noqa: S704
-    return template.render(
+    library, script, elements = drawing.embed(charts, demo, *near.values())
+    return render_page(
+        "page.html.jinja",
         run=summary,
         took=_took(summary),
         first=charts[:1],
         demo=demo,
         charts=charts[1:],
         near=near,
-        elements=markup,
-        library=markupsafe.Markup(library),  # noqa: S704 - Bokeh's own, and numbers
-        script=markupsafe.Markup(script),  # noqa: S704 - Bokeh's own, and numbers
+        elements=elements,
+        library=library,
+        script=script,
         notes=[*summary.notes, *notes],
         settings=json.dumps(summary.settings, indent=2),
-        version=__version__,
     )
 
 
@@ -148,7 +111,7 @@ def _charts(summary: RunSummary, lineage: Lineage, others: Mapping[str, Lineage]
 
 def _near(key: str, incident: IncidentSummary, lineage: Lineage, last_step: int) -> "list[Chart]":
     """Close-ups of an incident: what moved first, and the loss."""
-    from foreshock.report.charts import run_chart, step_range  # noqa: PLC0415
+    from foreshock.report.charts import Rule, run_chart, step_range  # noqa: PLC0415
 
     band = _band(incident, last_step)
     back = {plan.back_to[1] for plan in incident.plans if plan.back_to is not None}
@@ -162,9 +125,8 @@ def _near(key: str, incident: IncidentSummary, lineage: Lineage, last_step: int)
         curve = lineage.curve(series, first=first, last=last)
         if curve is not None:
             name = f"{key}-{place}"
-            charts.append(
-                run_chart(name, curve, {}, [band], x_range, height=190, back_to=sorted(near))
-            )
+            rules = [Rule(step, "gone back to") for step in sorted(near)]
+            charts.append(run_chart(name, curve, {}, [band], x_range, height=190, rules=rules))
     return charts
 
 
@@ -206,10 +168,3 @@ def _took(summary: RunSummary) -> str:
     if summary.started is None or summary.last_seen is None:
         return ""
     return words.duration(summary.last_seen - summary.started)
-
-
-def _bar(weight: float) -> str:
-    """Where the bar of a weight lies in its cell, whose middle is zero, as CSS."""
-    width = 50 * min(abs(weight) / _FULL_WEIGHT_NATS, 1.0)
-    left = 50.0 if weight >= 0 else 50 - width
-    return f"left:{left:.1f}%;width:{width:.1f}%"
