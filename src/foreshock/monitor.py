@@ -93,6 +93,11 @@ class Monitor:
             self.episode = []
         return alarms + advisories
 
+    def resumed(self) -> None:
+        """The run was taken up by a new process: what follows is judged with that in mind."""
+        for watch in self._watches:
+            watch.resumed()
+
     @property
     def last_step(self) -> int:
         """Last step that it was given; 0 before the first."""
@@ -227,6 +232,9 @@ class _Watch:
     def update(self, steps: Any, values: Any) -> list[Alarm]:
         self._state, alarms = self._detector.update(self._state, steps, values)
         return alarms
+
+    def resumed(self) -> None:
+        self._state = self._detector.resumed(self._state)
 
     def thresholds(self) -> list[Threshold]:
         return self._detector.thresholds(self._state)

@@ -121,13 +121,14 @@ class Recovery:
         if not self._attempts.has_begun():
             return
         record = self._supervisor.book.unfinished_plan
-        if record is not None and record.plan.target_step is not None:
-            waiting = record.plan.actions[record.done :]
-            if any(call.name == "rollback" for call in waiting):
-                self.carry_out_plan()
-                return
-        restored = self._attempts.go_back()
-        self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
+        waiting = () if record is None else record.plan.actions[record.done :]
+        goes_back = record is not None and record.plan.target_step is not None
+        if goes_back and any(call.name == "rollback" for call in waiting):
+            self.carry_out_plan()
+        else:
+            restored = self._attempts.go_back()
+            self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
+        self._supervisor.monitor.resumed()
 
     def _told(self, plan: PlanRecord | None) -> bool:
         """Tell of a plan that was made between steps; whether there is one."""

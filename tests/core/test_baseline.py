@@ -162,18 +162,23 @@ def refreshes(rule: MedianRatio, series_name: str, count: int) -> list[int]:
 
 
 def test_refreshes_are_dense_in_a_young_run_and_regular_in_an_old_one() -> None:
-    found = refreshes(MedianRatio(refresh_steps=10), "grad_norm/a", 200)
-    assert found[:16] == list(range(1, 17))
-    assert 20 in found, "the warm-up ends with a look at all of it"
+    found = refreshes(MedianRatio(refresh_steps=10), "grad_norm/a", 300)
+    assert found[:32] == list(range(1, 33))
     for low, high in pairwise(found):
-        assert high - low <= max(1, low // 8)
-    late = [count for count in found if count >= 90]
+        assert high - low <= max(1, low // 16)
+    late = [count for count in found if count >= 170]
     assert {(count + phase_of("grad_norm/a")) % 10 for count in late} == {0}
+
+
+def test_a_warm_up_ends_with_a_look_at_all_of_it() -> None:
+    for warmup in (33, 50, 51, 70):
+        for name in names(8):
+            assert warmup in refreshes(MedianRatio(warmup_steps=warmup), name, 80)
 
 
 def test_series_take_turns() -> None:
     turns = {
-        refreshes(MedianRatio(refresh_steps=10), f"grad_norm/blocks.{place}", 110)[-1]
+        refreshes(MedianRatio(refresh_steps=10), f"grad_norm/blocks.{place}", 190)[-1]
         for place in range(60)
     }
     assert len(turns) == 10
@@ -182,15 +187,15 @@ def test_series_take_turns() -> None:
 def test_a_shift_counts_what_it_takes_in() -> None:
     rule = RULES["median_ratio"]
     column = rule.start("grad_norm/a")
-    for step in range(31):
+    for step in range(62):
         rule.see(column, step, 1.0)
     assert column.fresh, "some have come since the last refresh"
     # Three sixes become the level; 30 is 5 x 6, not beyond it, and joins; 31 is beyond it.
-    found = [rule.see(column, 31 + step, value) for step, value in enumerate([6, 6, 6, 30, 31.0])]
+    found = [rule.see(column, 62 + step, value) for step, value in enumerate([6, 6, 6, 30, 31.0])]
     kinds = [alarm and alarm.kind for alarm in found]
     spike = AlarmKind.SPIKE
     assert kinds == [spike, spike, AlarmKind.SHIFT, None, spike]
-    assert column.num_accepted + len(column.fresh) == 31 + 3 + 1
+    assert column.num_accepted + len(column.fresh) == 62 + 3 + 1
     assert rule.threshold(column).baseline == 6.0
 
 

@@ -49,7 +49,7 @@ def test_false_alarms_are_rare() -> None:
     """Upper bounds on the rate a step, for norms that vary by 20 %.
 
     Gaussian: the limit lies 20 deviations away, so none can be expected. Student t with 3
-    degrees of freedom: P(T > 20) is 1.4e-4; 1.3e-4 was measured over 800,000 steps, bounded
+    degrees of freedom: P(T > 20) is 1.4e-4; 1.6e-4 was measured over 800,000 steps, bounded
     by twice the tail for the 200,000 here.
     """
     rng = np.random.default_rng(1)

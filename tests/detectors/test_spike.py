@@ -55,7 +55,7 @@ def test_false_alarms_are_rare() -> None:
     """Upper bounds on the rate a step, for a loss of 3 with a spread of 0.1.
 
     Gaussian: P(z > 6) is 1e-9 and a MAD of 19 to 128 residuals is uncertain by 26 to 10 %;
-    none was measured in 800,000 steps, so below 4e-6 at 95 %: at most one is allowed here.
+    two were measured in 800,000 steps, early ones: at most one is allowed here.
     Student t with 3 degrees of freedom: the tail beyond 6 * 1.4826 * 0.765 = 6.8 is 3.2e-3;
     3.1e-3 was measured over 800,000 steps, early ones included, bounded by one and a half times.
     """
@@ -99,10 +99,58 @@ def test_settings_that_make_no_sense_are_refused(setting: dict) -> None:
         Spike(**setting)
 
 
-def test_a_series_that_is_always_zero_cannot_be_judged():
+def test_a_series_that_is_always_zero_cannot_be_judged() -> None:
     rule = Spike()
     values = np.zeros((60, 1))
-    values[50] = 1e-3
+    values[50] = math.pi * 1e-3
     state, alarms = rule.update(rule.init(["loss/global"]), np.arange(60), values)
     assert alarms == []
     assert rule.thresholds(state)[0].limit == math.inf
+
+
+def limit_after(values) -> float:
+    state, _ = Spike().update(
+        Spike().init(["loss/global"]), np.arange(len(values)), np.asarray(values)[:, None]
+    )
+    return Spike().thresholds(state)[0].limit
+
+
+def test_a_printed_unit_is_not_mistaken_for_noise_of_zero() -> None:
+    # All but a few print 0.02; the MAD is 0, and 6 % of 0.02 would make each 0.03 a spike.
+    # Half a unit of MAD: 0.02 + 6 * 1.4826 * 0.005 = 0.0645.
+    printed = [0.02] * 60 + [0.03, 0.02, 0.01] + [0.02] * 60
+    assert limit_after(printed) == pytest.approx(0.02 + 6 * 1.4826 * 0.005)
+    assert alarms_of(Spike(), [*printed, 0.06, 0.02, 0.07]) != []
+    assert [a.value for a in alarms_of(Spike(), [*printed, 0.06, 0.02, 0.07])] == [0.07]
+    # 2.31 has digits enough: the floor of 1 % is more than a few units.
+    assert limit_after([2.31] * 100) == pytest.approx(2.31 * 1.06)
+
+
+@pytest.mark.parametrize("decimals", [4, 5, 8])
+@pytest.mark.parametrize("level", [1.2e-4, -1.2e-4, -3.0, 0.0])
+def test_near_zero_and_below_it_the_noise_itself_is_the_scale(level: float, decimals: int) -> None:
+    """A share of the level means nothing there, and a log may print two digits of it or one."""
+    rng = np.random.default_rng(6)
+    noise = 4e-5 if abs(level) < 1 else 0.1
+    values = np.round(level + noise * rng.standard_normal(20_000), decimals)
+    assert len(alarms_of(Spike(), values)) <= 2
+    values[10_000] = level + max(12 * noise, 6 * 10.0**-decimals)
+    assert 10_000 in [alarm.step for alarm in alarms_of(Spike(), values)]
+
+
+def test_a_quick_fall_of_a_young_loss_raises_no_alarm() -> None:
+    rng = np.random.default_rng(7)
+    steps = np.arange(2000)
+    for pace in (20, 100, 500):
+        values = 2.5 + 8.4 * np.exp(-steps / pace) + 0.05 * rng.standard_normal(2000)
+        assert alarms_of(Spike(), values) == []
+
+
+def test_a_long_log_is_as_quiet_as_a_short_one() -> None:
+    """A million steps of Gaussian noise: 1e-9 a step, and the spread is known to 10 %.
+
+    The 10 % make it 6 - 0.6 deviations at times, 3.3e-8 a step; the level adds a third of a
+    deviation. Eight such logs had one between them; three are allowed here.
+    """
+    rng = np.random.default_rng(8)
+    assert len(alarms_of(Spike(), 3 + 0.1 * rng.standard_normal(1_000_000))) <= 3

@@ -1,5 +1,6 @@
 """Probes decide whether a recovery is one, and leave no trace."""
 
+import dataclasses
 import random
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -194,12 +195,18 @@ def test_looking_back_is_exact_while_tracked_state_waits_for_its_owner(tmp_path)
 
 
 def test_an_incident_that_was_only_skipped_is_compared_with_the_state_before_it(tmp_path):
-    """Two large gradients and no more: the gate is lowered, nothing is gone back to."""
+    """Two large gradients and no more: the gate is lowered, nothing is gone back to.
+
+    The first of them does reach the weights, and the loss diverges for it in time: that is
+    another rule's alarm, which is left out here.
+    """
     training = make()
     probe = Scripted(values=[])
     cadence = Cadence(memory_steps=5, memory_keep=9, disk_steps=20)
     options = {"probes": [probe], "max_steps": 120}
-    options["recipe"] = recipe(confirm_steps=2, cadence=cadence)
+    chosen = recipe(confirm_steps=2, cadence=cadence)
+    detectors = tuple(rule for rule in chosen.detectors if rule.name != "divergence")
+    options["recipe"] = dataclasses.replace(chosen, detectors=detectors)
     guard = guarded(training, tmp_path / "run", **options)
 
     def spoil(guard, training):

@@ -23,9 +23,9 @@ NO_LIMIT = sys.float_info.max
 """No finite value lies beyond; a state holds finite numbers only."""
 
 _CLOSED = -NO_LIMIT
-_SHARE = 8
-"""A young run looks at its window again when this share of it, an eighth, has come in
-addition: the limits are then never older than an eighth of what is known."""
+_SHARE = 16
+"""A young run looks again when a sixteenth of what it knows has come in addition: its level
+still falls, and its few residuals say little of how far a value may stray."""
 
 _ONSET_REACH_STEPS = 100
 """An alarm's onset lies no further back. A series may hover above the onset limit for long
@@ -72,8 +72,8 @@ class WindowDetector(ScalarDetector[W], Generic[W]):
     """Judge a value by limits that follow the last healthy values, refreshed now and then.
 
     A window's figures hardly change with one value, so that the limits are renewed each
-    `refresh_steps` healthy values, and in a young run each time an eighth has come in
-    addition (one by one up to 16): between refreshes an ordinary value costs a comparison.
+    `refresh_steps` healthy values, and in a young run each time a sixteenth has come in
+    addition (one by one up to 32): between refreshes an ordinary value costs a comparison.
     Where in the schedule a series stands depends on its name alone, so that many series
     take turns, and none sees the others.
 
@@ -141,6 +141,7 @@ class WindowDetector(ScalarDetector[W], Generic[W]):
         return self.unusual(column, step, value)
 
     def see_row(self, state: list[W], step: int, row: list[float]) -> list[Alarm]:
+        # `see` without a call for each, and without `strict`: both cost more than the rest.
         alarms: list[Alarm] = []
         for column, value in zip(state, row):  # noqa: B905
             if -HUGE <= value <= column.gate:

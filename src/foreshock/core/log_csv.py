@@ -51,7 +51,7 @@ def take_table(
     numbers: list[int] = []
 
     def give() -> None:
-        if not taker.take_block(block, layout, numbers):
+        if block and not taker.take_block(block, layout, numbers):
             for place, fields in zip(numbers, block, strict=True):
                 if where is None or fields[where][:1].isdecimal() or not _repeats(fields, header):
                     taker.take(fields, layout, place)
@@ -70,7 +70,7 @@ def take_table(
                 where = layout.step
                 num_short -= 1
             continue
-        block.append(fields)
+        block.append(fields[:width])  # what may stand behind it is empty
         numbers.append(number)
         if len(block) >= BLOCK_ROWS:
             give()

@@ -1,16 +1,23 @@
 """Alarm on a value that is a multiple of the recent median."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foreshock.core.baseline import BaselineColumn, BaselineDetector
+from foreshock.core.baseline import (
+    Array,
+    BaselineDetector,
+    Figures,
+    WindowColumn,
+    medians_ahead,
+    multiple,
+    multiples,
+    phase_of,
+)
 from foreshock.core.detector import AlarmKind
-from foreshock.core.stats import RollingMedian
 
 
 @dataclass(frozen=True, kw_only=True)
-class MedianRatio(BaselineDetector):
+class MedianRatio(BaselineDetector[WindowColumn]):
     """Alarm when a positive value exceeds `ratio` times the median of the last values.
 
     `value > ratio * median(last window_steps healthy values)`. Scale-free, so that it
@@ -18,14 +25,18 @@ class MedianRatio(BaselineDetector):
 
     Args:
         ratio: 5 is what public run books use for the gradient norm. Lower alarms
-            earlier and more often; 2 is where an excursion is said to begin.
-        onset_ratio: a value above this multiple starts the excursion whose first
-            step an alarm reports as its onset.
+            earlier and more often.
+        onset_ratio: 2: a value above this multiple starts the excursion whose first
+            step an alarm reports as its onset; below it lies the noise of a norm.
         window_steps: 1,000 by the same source.
+        refresh_steps: 250 healthy values, a quarter of the window: the median looks at
+            most that much further back than the half window it looks back anyway. More
+            costs less and follows later. See `WindowDetector`.
         warmup_steps: 20 finite values; before that no alarm is raised, and
             `thresholds` says how many are missing. Fewer would let the fall of the
             first steps set the level.
-        rebaseline_after_steps: see `BaselineDetector`.
+        rebaseline_after_steps: 100, as long as an onset may reach back; see
+            `WindowDetector`.
 
     NaN and Inf are left to `nonfinite` and never enter the median. A series whose
     median is zero cannot be watched by a ratio: its limit is infinite.
@@ -48,6 +59,7 @@ class MedianRatio(BaselineDetector):
     ratio: float = 5.0
     onset_ratio: float = 2.0
     window_steps: int = 1000
+    refresh_steps: int = 250
     warmup_steps: int = 20
     rebaseline_after_steps: int = 100
 
@@ -55,14 +67,25 @@ class MedianRatio(BaselineDetector):
         super().__post_init__()
         self.check_order("onset_ratio", "ratio")
 
-    def start(self, series: str) -> BaselineColumn:
-        return BaselineColumn(series, healthy=RollingMedian(self.window_steps))
+    def start(self, series: str) -> WindowColumn:
+        return WindowColumn(series, phase=phase_of(series))
 
-    def remember(self, column: BaselineColumn, value: float) -> None:
-        column.healthy.add(value)
+    @property
+    def kept_steps(self) -> int:
+        return self.window_steps
 
-    def limits(self, column: BaselineColumn) -> tuple[float, float, float]:
-        median = column.healthy.median()
-        if median <= 0:
-            return median, math.inf, math.inf
-        return median, self.onset_ratio * median, self.ratio * median
+    def judge(self, column: WindowColumn) -> None:
+        median = column.baseline = column.window.median()
+        column.onset_limit = multiple(self.onset_ratio, median)
+        column.limit = multiple(self.ratio, median)
+
+    def settled(self, column: WindowColumn) -> bool:
+        return len(column.window) == self.window_steps
+
+    def foresee(self, column: WindowColumn, values: Array, num_refreshes: int) -> Figures:
+        medians = medians_ahead(self, column, values, num_refreshes)
+        return {
+            "baseline": medians,
+            "onset_limit": multiples(self.onset_ratio, medians),
+            "limit": multiples(self.ratio, medians),
+        }
