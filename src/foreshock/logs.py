@@ -3,6 +3,7 @@
 import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
@@ -19,6 +20,8 @@ from foreshock.source import MAX_CHILDREN, FileSource, entries_of, is_file, is_f
 _MIN_SCORE = 0.3
 _MIN_FOLDER_SCORE = 0.6
 _MAX_DEPTH = 8
+_MAX_TRIED = 3
+"""Readers tried, where the surest find nothing."""
 _NAMES = (
     "*.log", "*.txt", "*.json", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.parquet", "*.out",
     "*.err", "*.gz", "*.tfevents.*", "*.wandb", "*.db", "*.md", "stdout", "stderr", "log",
@@ -89,8 +92,8 @@ def read_log(
         raise LogError(f"there is no format {format!r}; there are {', '.join(_readers())}")
     log = LogBuilder(labels=labels)
     source = FileSource(path, note=log.note, progress=progress)
-    source, reader = _chosen(source, format, log, progress)
-    _read(reader, source, log)
+    source, readers = _chosen(source, format, log, progress)
+    log, reader = _first_to_find(readers, source, log, labels)
     read = log.finish(path=str(path), format=reader.name, title=reader.title)
     if not read.runs:
         raise LogError(f"{shown(path)} was taken for {reader.title}, but no value was found in it")
@@ -107,19 +110,22 @@ def _chosen(
     format: str | None,  # noqa: A002
     log: LogBuilder,
     progress: Callable[[int], None],
-) -> tuple[FileSource, Reader]:
-    """What to read, and who reads it."""
+) -> tuple[FileSource, list[Reader]]:
+    """What to read, and who may read it, surest first."""
     sample = source.sample()
     name = shown(source.path)
     if not sample.is_dir and not sample.head:
         raise LogError(f"{name} is empty")
-    ranked = ranking(sample)
     if format is not None:
         reader = _readers()[format]
-        if not sample.is_dir or any(one is reader for _, one in ranked):
-            return source, reader
-    elif ranked:
-        return source, ranked[0][1]
+        if not sample.is_dir or _surety(reader, sample) > 0:
+            return source, [reader]
+    else:
+        ranked = ranking(sample)
+        if not ranked and not sample.is_dir:
+            ranked = ranking(source.sample(thorough=True))
+        if ranked:
+            return source, [reader for _, reader in ranked]
     if not sample.is_dir:
         raise LogError(
             f"{name} is of no known format: name one with --format, or the columns with --map"
@@ -136,7 +142,24 @@ def _chosen(
     if len(below) > 1:
         where = shown(best.path.relative_to(source.path))
         log.note(f"of {len(below)} logs in this directory {where} was read")
-    return best, _readers()[format] if format is not None else ranking(best.sample())[0][1]
+    if format is not None:
+        return best, [_readers()[format]]
+    return best, [reader for _, reader in ranking(best.sample())]
+
+
+def _first_to_find(
+    readers: list[Reader], source: FileSource, log: LogBuilder, labels: Mapping[str, str] | None
+) -> tuple[LogBuilder, Reader]:
+    """What the first reader found that finds anything; else what the surest one came to."""
+    _read(readers[0], source, log)
+    if not log.num_rows and not source.is_dir:
+        for reader in readers[1:_MAX_TRIED]:
+            other = LogBuilder(labels=labels)
+            with suppress(ForeshockError):
+                _read(reader, source, other)
+            if other.num_rows:
+                return other, reader
+    return log, readers[0]
 
 
 def _surety(reader: Reader, sample: Sample) -> float:

@@ -24,7 +24,7 @@ MAX_RATIO = 200
 MAX_CHILDREN = 10_000
 _MAX_DEPTH = 6
 _TOOLS = ("node_modules", "__pycache__", "site-packages")
-_HEAD_BYTES, _PEEK_BYTES = 256 << 10, 64 << 10
+_HEAD_BYTES, _PEEK_BYTES, _THOROUGH_BYTES = 256 << 10, 64 << 10, 4 << 20
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _GZIP = b"\x1f\x8b"
 _BOMS = (
@@ -158,27 +158,34 @@ class FileSource:
                 raise LogError(f"{shown(self.path)} is gzipped: unpack it first")
         return str(self.path)
 
-    def sample(self) -> Sample:
-        """What readers recognise a format by."""
+    def sample(self, *, thorough: bool = False) -> Sample:
+        """What readers recognise a format by.
+
+        Args:
+            thorough: more than head, middle and end, for logs in which records are few and
+                far between.
+        """
         if self.is_dir:
             return Sample(name=self.name, is_dir=True, children=tuple(self.children()))
+        num_bytes, num_peeks = (_THOROUGH_BYTES, 32) if thorough else (_HEAD_BYTES, 2)
         head = b""
         quiet = FileSource(self.path)
         for block in quiet.blocks():
             head += block
-            if len(head) >= _HEAD_BYTES:
+            if len(head) >= num_bytes:
                 break
-        head = head[:_HEAD_BYTES]
+        head = head[:num_bytes]
         encoding = encoding_of(head)
         parts = [head]
-        if self.size > 2 * _HEAD_BYTES and not self._is_packed():
+        if self.size > 2 * num_bytes and not self._is_packed():
             with self._open() as raw:
-                for place in (self.size // 2, self.size - _PEEK_BYTES):
+                for number in range(1, num_peeks + 1):
+                    place = min(self.size * number // num_peeks, self.size - _PEEK_BYTES)
                     raw.seek(place - place % 4)
                     parts.append(raw.read(_PEEK_BYTES))
         text = "\n".join(part.decode(encoding, "replace") for part in parts)
         text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-        return Sample(name=self.name, head=head, text=text)
+        return Sample(name=self.name, head=head[:_HEAD_BYTES], text=text)
 
     def _is_packed(self) -> bool:
         with self._open() as raw:

@@ -233,3 +233,23 @@ def test_whatever_a_reader_says_makes_a_log(actions):
             finite = one.values[np.isfinite(one.values)]
             assert set(finite[np.abs(finite) < 1e300]) <= {*given_values, 2.0}
     assert num_events == sum(action[0] == "event" for action in actions)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss"),
+    [
+        (["occupancy_loss", "acc"], "occupancy_loss"),
+        (["agent/train_loss", "agent/mask_loss"], "agent/train_loss"),
+        (["gen_loss", "disc_loss"], None),
+        (["entropy_loss"], None),
+        (["my val loss"], None),
+        (["loss scale"], None),
+        (["part_loss", "loss"], "loss"),
+    ],
+)
+def test_the_only_loss_is_the_loss(labels: list[str], loss: str | None) -> None:
+    log = LogBuilder()
+    for step in range(3):
+        log.row(step, [(label, 2.5) for label in labels])
+    series = log.finish(path="x", format="x", title="x").runs[0].series
+    assert (series["loss"].label if "loss" in series else None) == loss

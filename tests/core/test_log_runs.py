@@ -349,3 +349,8 @@ def test_no_loop_over_rows(kind):
     few = lines_run(log_runs.split_runs, small, lambda sentence: None)
     many = lines_run(log_runs.split_runs, large, lambda sentence: None)
     assert many < 1.5 * few + 200
+
+
+def test_a_second_run_may_count_from_one_where_the_first_counted_from_zero():
+    assert [run.number for run in read([0, 1, 2, 3, 1, 2, 3, 4]).runs] == [1, 2]
+    assert [run.number for run in read([0, 10, 20, 30, 10, 20, 30, 40]).runs] == [1]

@@ -138,6 +138,27 @@ _TEXTS = {
         "epoch: 0|step: {s}|ppo_ep: 1|act_loss: {l}|cri_loss: {g}|unsuper_loss: 0.0\n",
         tail=_OVERFLOW,
     ),
+    "aligned_table": _text("{n} {l} {l} {g} 00:0{n}\n", head="epoch train_loss valid_loss accuracy time\n"),
+    "cyclegan": _text(
+        "(epoch: 1, iters: {s}, time: 0.312, data: 0.002) G_GAN: {l} G_L1: {g} D_real: 0.5 \n",
+        head="================ Training Loss (Fri Aug  2 12:34:15 2024) ================\n",
+    ),
+    "darknet": _text(" {s}: {l}, {l} avg loss, 0.001000 rate, 3.5 seconds, {n} images\n"),
+    "espnet": _text(
+        "[host] 2023-05-01 09:30:{n:02},100 (trainer:763) INFO: 1epoch:train:{n}-{s}batch: "
+        "iter_time=0.2, loss_ctc={g}, loss={l}, optim0_lr0=1.0e-05, train_time=0.4\n"
+    ),
+    "headed_text": _text("Epoch {n}/12\n----------\ntrain Loss: {l} Acc: 0.5\nval Loss: {l} Acc: 0.5\n\n"),
+    "icefall": _text(
+        "2023-05-01 09:30:{n:02},100 INFO [train.py:900] Epoch 1, batch {s}, loss[loss={l}, "
+        "simple_loss={g}, over 900.00 frames. ], tot_loss[loss={l}, over 9000.0 frames. ], "
+        "batch size: 9, lr: 2.2e-02, \n"
+    ),
+    "logger_tables": _text("------\n| loss      | {l} |\n| grad_norm | {g} |\n| step      | {s} |\n"),
+    "opennmt": _text(
+        "[2023-05-01 09:30:{n:02},100 INFO] Step {s}/900; acc:  41.20; ppl: 26.10; xent: {l}; "
+        "lr: 1.00000; 900/900 tok/s;     4 sec\n"
+    ),
     "detectron2": _text(
         "[03/05 10:00:{n:02} d2.utils.events]:  eta: 0:41:00  iter: {s}  total_loss: {l}  "
         "loss_cls: {g}  time: 0.2293  data_time: 0.0033  lr: 0.0002  max_mem: 3782M\n"

@@ -161,3 +161,36 @@ def test_is_recognised_and_json_lines_are_not(tmp_path) -> None:
     mixed = "Loading\n" + '{"loss": 2.5, "epoch": 0.1}\n' * 2
     assert certainty(tmp_path, mixed, "hf_stdout") == 0.4
     assert certainty(tmp_path, mixed[8:], "hf_stdout") == 0
+
+
+def test_of_a_row_and_its_echo_the_one_that_says_more_is_read(tmp_path) -> None:
+    logged = "05/17/2024 08:00:{0:02} - INFO - a.callbacks - {{'loss': {1:.4f}, 'epoch': {2}}}"
+    plain = "{{'loss': {1:.1f}, 'grad_norm': {3}, 'epoch': {2}}}"
+    values = [(1.3, 0.01, 0.5), (1.2, 0.02, 0.4), (0.0, 0.03, "nan")]
+    text = "".join(
+        f"{style.format(n, *row)}\n" for n, row in enumerate(values) for style in (logged, plain)
+    )
+    run = run_of(tmp_path, text, "hf_stdout")
+    assert points(run, "loss") == [(1, 1.3), (2, 1.2), (3, 0.0)]
+    assert points(run, "grad_norm") == [(1, 0.5), (2, 0.4), (3, None)]
+
+
+def test_rows_that_only_a_logger_prints_are_read(tmp_path) -> None:
+    lines = [f"05/17/2024 08:00:00 - INFO - __main__ -   {row(n)}" for n in (1, 2, 3)]
+    run = run_of(tmp_path, "".join(lines), "hf_stdout")
+    assert points(run, "loss") == [(1, 1.5), (2, 2.5), (3, 3.5)]
+    run = run_of(tmp_path, "".join(f"{bar(10 * n)}\n{line}" for n, line in enumerate(lines, 1)),
+                 "hf_stdout")  # fmt: skip
+    assert [step for step, _ in points(run, "loss")] == [10, 20, 30]
+
+
+def test_steps_of_buffered_rows_follow_from_their_epochs_once_the_run_is_over(tmp_path) -> None:
+    bars = "".join(f"{bar(n, 40)}" for n in range(41))
+    rows = [f"{{'loss': {9 - n}.5, 'epoch': {n * 0.25}}}\n" for n in range(1, 9)]
+    rows.insert(4, "{'eval_loss': 7.5, 'epoch': 1.0}\n")
+    over = "{'train_runtime': 9.5, 'train_loss': 4.0, 'epoch': 2.0}\n"
+    run = run_of(tmp_path, f"{bars}\n{''.join(rows)}{over}", "hf_stdout")
+    assert [step for step, _ in points(run, "loss")] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert points(run, "eval_loss") == [(20, 7.5)]
+    assert run.has_steps
+    assert not run_of(tmp_path, f"{bars}\n{''.join(rows)}", "hf_stdout").has_steps

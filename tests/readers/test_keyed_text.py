@@ -96,3 +96,34 @@ def test_is_recognised_and_a_chronicle_is_not(tmp_path) -> None:
     assert first(tmp_path, "step 5 loss 2.5\n") == "keyed_text"
     assert first(tmp_path, CHRONICLE) == ""
     assert certainty(tmp_path, "At step 3 the loss was 2.5.\n" + "Words.\n" * 9, "keyed_text") == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ("[2022-03-14 09:05:16 swin] (main.py 226): INFO Train: [{e}/300][{n}/50]\teta 0:10:52 "
+         "lr 0.000710\ttime 0.6408 (0.6516)\tloss 6.50 (6.25)\tgrad_norm 6.5 (10.6)", 50),
+        ("Train: {e} [{n:4}/50 ( 40%)]  Loss: 6.50 (6.25)  Time: 4.1s, 62.1/s  LR: 1.000e-06", 50),
+        ("INFO - 1 day, 22:12:28 - Epoch: [{e}][{n}]    Time 1.95 (1.95)   Loss 6.50 (6.25)", 41),
+    ],
+)  # fmt: skip
+def test_steps_of_an_epoch_in_other_words(tmp_path, line, steps) -> None:
+    rows = ((0, 0), (0, 20), (0, 40), (1, 0), (1, 20))
+    text = "".join(line.format(e=e, n=n) + "\n" for e, n in rows)
+    run = run_of(tmp_path, text, "keyed_text")
+    assert run.series["loss"].steps.tolist() == [0, 20, 40, steps, steps + 20]
+    assert set(run.series["loss"].values.tolist()) == {6.5}
+    assert "train" not in run.series
+    assert first(tmp_path, text) == "keyed_text"
+
+
+def test_losses_of_parts_bear_their_word(tmp_path) -> None:
+    text = "".join(
+        f"[GAN] Epoch {n}/9 D Loss: 1.25 G Loss: 0.75 | Val G Loss: 0.5\n" for n in (1, 2, 3)
+    )
+    run = run_of(tmp_path, text, "keyed_text")
+    assert {"d_loss", "g_loss", "eval_g_loss"} == set(run.series)
+    text = "".join(f">>> Ep {n}: Loss {n}.5 | ACC 90% | mask loss: 0.25\n" for n in (1, 2, 3))
+    run = run_of(tmp_path, text, "keyed_text")
+    assert points(run, "loss") == [(1, 1.5), (2, 2.5), (3, 3.5)]
+    assert points(run, "mask_loss") == [(1, 0.25), (2, 0.25), (3, 0.25)]

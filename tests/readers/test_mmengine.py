@@ -67,3 +67,9 @@ def test_is_recognised_and_its_neighbour_is_not(tmp_path) -> None:
         assert first(tmp_path, text) == "mmengine"
     text = "Epoch: [0]  [ 10/139]  eta: 0:15:43  lr: 0.0001  loss: 4.3 (4.4)\n" * 3
     assert certainty(tmp_path, text, "mmengine") == 0
+
+
+def test_a_value_pasted_in_bold(tmp_path) -> None:
+    line = "2021-08-18 19:36:00,257 - mmdet - INFO - Epoch [1][50/90]\tlr: 1.000e-02, "
+    text = line + "acc: 92.77**39, loss_bbox: nan, loss: nan**\n"
+    assert points(run_of(tmp_path, text, "mmengine"), "loss") == [(50, None)]

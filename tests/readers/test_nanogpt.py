@@ -61,3 +61,8 @@ def test_recognition(tmp_path) -> None:
     assert (
         certainty(tmp_path, "Iter 10: Train loss 1.5, It/sec 0.5\nstep 5 loss 3\n", "nanogpt") == 0
     )
+
+
+def test_a_loss_with_an_equals_sign_is_another_format(tmp_path) -> None:
+    text = "INFO:tensorflow:global step 408: loss = 0.125 (0.273 sec/step)\n" * 3
+    assert certainty(tmp_path, text, "nanogpt") == 0

@@ -98,3 +98,15 @@ def test_its_neighbours_are_not(tmp_path) -> None:
     text = "Epoch: [0]  [ 10/139]  eta: 0:15:43  lr: 0.0001  loss: 4.3 (4.4)\n" * 3
     assert certainty(tmp_path, text, "paddle") == 0
     assert certainty(tmp_path, "Step [10/100], Loss: 1.2\n" * 3, "paddle") == 0
+
+
+def test_nan_is_filled_up_with_an_x_or_stands_in_quotes(tmp_path) -> None:
+    text = "".join(
+        f"[2023/10/09 10:49:12] ppocr INFO: epoch: [9/20], global_step: {step}, lr: 0.000516, "
+        f"CTCLoss: {loss}, loss: {loss}, avg_samples: 128.0, ips: 423.97 samples/s\n"
+        for step, loss in ((10, "2.500000"), (20, "nanxxx"), (30, "infxxx"))
+    )
+    run = run_of(tmp_path, text, "paddle")
+    assert points(run, "loss") == [(10, 2.5), (20, None), (30, float("inf"))]
+    text = "2021-05-14 11:36:51,758-INFO: epoch: 0, iter: 2, lr: 0.01, 'loss': nan, time: 2.3\n"
+    assert points(run_of(tmp_path, text, "paddle"), "loss") == [(2, None)]

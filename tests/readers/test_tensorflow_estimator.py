@@ -40,3 +40,20 @@ def test_recognition(tmp_path) -> None:
     assert (
         certainty(tmp_path, "max_step = 100\nloss = 2.5 at step 10\n", "tensorflow_estimator") == 0
     )
+
+
+def test_slim_and_the_detection_api(tmp_path) -> None:
+    text = "".join(
+        f"INFO:tensorflow:global step {step}: loss = {loss} (0.273 sec/step)\n"
+        f"I0422 07:10:04.984018 140 learning.py:507] global step {step}: loss = {loss} (0.2 s)\n"
+        "INFO:tensorflow:global_step/sec: 0.98\n"
+        for step, loss in ((408, "0.125"), (409, "25237.5"), (410, "nan"))
+    )
+    error = "INFO:tensorflow:Error reported to Coordinator: LossTensor is inf or nan. : Tensor\n"
+    assert first(tmp_path, text) == "tensorflow_estimator"
+    run = run_of(tmp_path, text + error, "tensorflow_estimator")
+    assert points(run, "loss") == [(408, 0.125), (409, 25237.5), (410, None)]
+    assert [(one.kind, one.signal) for one in run.events] == [(EventKind.NONFINITE, "loss")]
+    error = "W op_kernel.cc:1273] Found Inf or NaN global norm. : Tensor had Inf values\n"
+    run = run_of(tmp_path, text + error, "tensorflow_estimator")
+    assert [one.signal for one in run.events] == ["grad_norm"]

@@ -55,7 +55,8 @@ class EpochSteps:
         if self._may_run_on and step > self._last:
             return self._before
         num_epochs = epoch - self._epoch
-        return max(0, self._before + (length or (self._last if num_epochs > 0 else 0)) * num_epochs)
+        seen = self._last + (step == 0) if num_epochs > 0 else 0  # counted from 0, one more
+        return max(0, self._before + (length or seen) * num_epochs)
 
 
 def count_of(value: float) -> int:

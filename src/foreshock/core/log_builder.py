@@ -1,6 +1,7 @@
 """Collects what a reader finds: rows of named values, and what the log says in words."""
 
 import math
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,6 +23,11 @@ _MAX_TEXT = 200
 _RARE = 0.1
 UNKNOWN_PLACE = 1000
 _MAX_NOTE = 400
+_LOSS = re.compile(r"(?i)(?:\A|.*[^a-z0-9])loss(?:es)?\Z")
+_PART = re.compile(
+    r"(?i)(?:\A|[^a-z])(?:entropy|reg|regulari[sz]ation|kl|aux|balance|balancing|z|best|min|val"
+    r"|eval|valid|test|tot|epoch.mean)(?:[^a-z]|\Z)"
+)
 
 
 class LogFull(Exception):  # noqa: N818 - it says what is so, not what went wrong
@@ -201,6 +207,16 @@ class LogBuilder:
         if pairs:
             self.row(None, pairs, line=line)
 
+    def name_steps(self, places: Sequence[int], steps: Sequence[int]) -> None:
+        """Name the steps of rows that did not.
+
+        Args:
+            places: of rows, by their order, that of the first being 0.
+            steps: of each.
+        """
+        for place, step in zip(places, steps, strict=True):
+            self._steps[place] = step
+
     def new_run(self) -> None:
         """What follows belongs to another run (a new event file, say)."""
         if self._new_run_rows[-1:] != [len(self._steps)]:
@@ -219,6 +235,7 @@ class LogBuilder:
         """Make series of everything that was taken in."""
         if self._num_events_left_out:
             self.note(f"{self._num_events_left_out} more messages were left out")
+        self._take_only_loss()
         table = Table(
             steps=_ints(self._steps),
             lines=_ints(self._lines),
@@ -238,6 +255,25 @@ class LogBuilder:
             num_lines=self.num_lines,
             facts=dict(self.facts),
         )
+
+    def _take_only_loss(self) -> None:
+        """Where no label is known to be the loss, the only one that ends in `loss` is, or the
+        only one whose last part is a known one (`agent/train_loss`)."""
+        signals = {label: self._signal(label)[0] for label in self._columns}
+        if "loss" in signals.values() or "loss" in self._wanted.values():
+            return
+        named = [
+            label
+            for label in self._columns
+            if _LOSS.match(label)
+            and not _PART.search(label)
+            and not signals[label].startswith("eval_")
+        ]
+        if len(named) > 1:
+            named = [one for one in named if signal_of(re.split(r"[/.]", one)[-1])[0] == "loss"]
+        if len(named) == 1:
+            self._wanted = {**self._wanted, named[0]: "loss"}
+            self.note(f"{named[0]!r} is taken for the loss: no other label is like one")
 
     def _chosen(self) -> list[Column]:
         """One column a signal: of several labels the preferred one that is logged about as

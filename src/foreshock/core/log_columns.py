@@ -43,6 +43,11 @@ _TOTAL = _words(
 )
 _NAME = _words("key metric tag metric_name metric_key")
 _VALUE = _words("value metric_value")
+_LOSS_PARTS = _words(
+    "entropy value policy gradient critic actor kl aux reg adv gan gen disc generator "
+    "discriminator box cls obj dfl mask rpn recon reconstruction style content perceptual g d"
+)
+"""Words before `loss` that name a part of it."""
 _TAG = re.compile(r"(?:\A|[-_])tag-(.{1,200})\Z")
 KNOWN = frozenset({"loss", "eval_loss", "grad_norm", "lr", "loss_scale", "param_norm"})
 """Signals by which a table is known to be of a training."""
@@ -121,7 +126,8 @@ def label_of_file(name: str) -> str:
     for start in range(len(words)):
         label = "_".join(words[start:])
         if signal_of(label)[0] in KNOWN:
-            return label
+            is_part = start > 0 and words[start] == "loss" and words[start - 1] in _LOSS_PARTS
+            return "_".join(words[start - 1 :]) if is_part else label
     return stem
 
 

@@ -12,7 +12,8 @@ _LABELS: dict[str, tuple[str, ...]] = {
         "act_loss", "actor_pg_loss", "policy_loss", "global_avg_loss", "global_avg_lm_loss",
         "step_loss", "average_loss", "train_loss_epoch", "learning_loss", "trl", "pg_loss",
         "box_loss", "loss_train", "batch_loss", "running_loss", "loss_avg", "mean_loss",
-        "reduced_train_loss", "epoch_loss",
+        "reduced_train_loss", "epoch_loss", "avr_loss", "avg_loss", "xent",
+        "loss_current", "loss_average",
     ),
     "grad_norm": (
         "grad_norm", "gradnorm", "total_grad_norm", "gnorm", "global_grad_norm", "grad_norm_mean",

@@ -133,7 +133,7 @@ def _add_falls(found: dict[int, bool], leader: Leader, note: Callable[[str], Non
         row = int(announced[mark]) if is_said else int(rows[fall])
         if found.get(row):
             continue
-        found[row] = now <= min(first, 2 * interval)
+        found[row] = now <= min(max(first, 1), 2 * interval)
         if found[row]:
             first = now
 

@@ -85,6 +85,9 @@ class Drift(ScalarDetector[DriftColumn]):
         slack: deviations that are free: half of the smallest lasting change that is to be
             found at once (2 spreads); 1 in trainscope.
         limit: 6 as there. With slack 1 a Gaussian passes it once in 8e5 readings (Siegmund).
+        limit_log: of what is taken by its logarithm: twice as much, since the norms of real
+            runs hang together from step to step (a correlation of a third at lag 1) and have
+            heavy tails; at 6 one of them alarmed 30 times in 10,000 steps.
         clip: one reading adds at most clip - slack = 1.5, so that it takes four in a row to
             alarm and no outlier, however large, alarms alone.
         floor: smallest spread of the loss, as a share of its level: below two in a thousand
@@ -120,6 +123,7 @@ class Drift(ScalarDetector[DriftColumn]):
     refresh_readings: int = 64
     slack: float = 1.0
     limit: float = 6.0
+    limit_log: float = 12.0
     clip: float = 2.5
     floor: float = 0.002
     floor_log: float = 0.05
@@ -138,7 +142,7 @@ class Drift(ScalarDetector[DriftColumn]):
             raise ConfigError(
                 f"drift.slack is {self.slack} and clip is {self.clip}; needed is 0 < slack < clip"
             )
-        for name in ("limit", "floor", "floor_log"):
+        for name in ("limit", "limit_log", "floor", "floor_log"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"drift.{name} is {getattr(self, name)}; it must be above 0")
 
@@ -266,7 +270,8 @@ class Drift(ScalarDetector[DriftColumn]):
         if spread < 1e-300 or roughness < _SMOOTHEST:
             return 0.0, math.inf
         evenness = 1.0 if roughness >= _EVEN else roughness / (2.0 - roughness)
-        return _PARTS / spread, self.limit * _PARTS / evenness
+        limit = self.limit if is_loss else self.limit_log
+        return _PARTS / spread, limit * _PARTS / evenness
 
     def _alarm(self, column: DriftColumn, step: int, value: float, x: float) -> Alarm:
         since = column.up_since if column.up >= column.limit else column.down_since

@@ -1,11 +1,14 @@
 """Dict rows that Hugging Face's Trainer and its descendants print."""
 
+import math
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
 from foreshock.core.bar_steps import BarSteps
 from foreshock.core.dict_rows import DICT, DictRow, dict_rows, numbers_of_row, row_of
+from foreshock.core.even_steps import even_steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
@@ -14,16 +17,19 @@ from foreshock.core.spans import Span, Spans
 from foreshock.core.text_reader import Says, TextReader, whole
 
 _BAR = re.compile(r"%\|[^|\n]{0,600}\|\s{0,4}(\d{1,12})/(\d{1,12}) \[")
+_LOGGER = re.compile(r"(?:>>|- [A-Z]{4,8} - [\w.]{1,80} -)\s{0,8}\Z")
 _TOTAL = re.compile(r"Total optimization steps = ([\d,]{1,20})")
 _MAX_WRAPPED = 64
+_MAX_STEPLESS = 100_000
 
 
 class HFStdout(TextReader):
     """`{'loss': 1.91, 'grad_norm': 2.4, 'learning_rate': 1e-05, 'epoch': 0.1}`.
 
     Newer versions print values as strings. Rows seldom name their step: it stands in the
-    progress bars between them, unless output was buffered. The last row holds averages of
-    the run. A loss that is NaN is printed as 0.0 by default (`logging_nan_inf_filter`).
+    progress bars between them, unless output was buffered: then it follows from the epochs, if
+    the run is over. The last row holds averages of the run. A loss that is NaN is printed as
+    0.0 by default (`logging_nan_inf_filter`).
     """
 
     name: ClassVar[str] = "hf_stdout"
@@ -89,14 +95,16 @@ class HFStdout(TextReader):
             self._other(line, number_, steps, rows)
         if wrapped:
             self._rows_of("".join(wrapped), first, steps, rows)
+        rows.give_held()
         steps.end()
         log.total_steps = log.total_steps or steps.longest
 
     def _other(self, line: str, number_: int, steps: BarSteps, rows: "_Rows") -> None:
         """Take in a line without rows: a bar, or words."""
         if "%|" in line:
-            self._bars(line, steps)
+            self._bars(line, steps, rows)
         if "*** Running training ***" in line:
+            rows.give_held()
             steps.end()
             rows.ended = rows.log.num_rows > 0
         elif "Total optimization steps" in line and (found := _TOTAL.search(line)):
@@ -113,11 +121,12 @@ class HFStdout(TextReader):
         place = 0
         for row in dict_rows(line):
             if "%|" in line[place : row.start]:
-                self._bars(line[place : row.start], steps)
+                self._bars(line[place : row.start], steps, rows)
             place = row.end
             if row.kind == "summary":
+                rows.give_held()
                 steps.end()
-                rows.summary(row)
+                rows.summary(row, steps.longest)
                 continue
             row.pairs = [
                 (kept, value)
@@ -127,14 +136,19 @@ class HFStdout(TextReader):
             rows.log.total_steps = rows.log.total_steps or row.total_steps
             self._row(row, line[: row.start], number_, steps, rows)
         if "%|" in line[place:]:
-            self._bars(line[place:], steps)
+            self._bars(line[place:], steps, rows)
         if any(says.hint in line[place:] for says in self._all_events):
             steps.aside(partial(self._word, line[place:], number_, rows.log, rows))
 
     def _row(self, row: DictRow, before: str, number_: int, steps: BarSteps, rows: "_Rows") -> None:
         """Queue a row; `before` is what stands before it on its line."""
-        if rows.is_echo(before):
-            return
+        queue = partial(self._queue, row, before, number_, steps, rows)
+        if not rows.is_echo(row, before, queue):
+            queue()
+
+    def _queue(
+        self, row: DictRow, before: str, number_: int, steps: BarSteps, rows: "_Rows"
+    ) -> None:
         rank = self._rank(None, before) if before else None
         give = partial(rows.give, row, number_, rank)
         if row.kind == "train" and row.step is None and rows.speaks(rank):
@@ -142,7 +156,8 @@ class HFStdout(TextReader):
         else:
             steps.aside(give)
 
-    def _bars(self, text: str, steps: BarSteps) -> None:
+    def _bars(self, text: str, steps: BarSteps, rows: "_Rows") -> None:
+        rows.give_held()
         place = 0
         for bar in _BAR.finditer(text):
             name = text[max(place, bar.start() - 60) : bar.start()].rstrip("0123456789").strip()
@@ -167,26 +182,54 @@ class _Rows:
         self.ended = False
         self._epoch = self._first_epoch = -1.0
         self._echoes: bool | None = None
+        self._held: tuple[Callable[[], None], list[tuple[str, float]]] | None = None
         self._first_rank: int | None = None
+        self._stepless: list[tuple[int, float]] = []
 
-    def summary(self, row: DictRow) -> None:
+    def summary(self, row: DictRow, bar_total: int | None) -> None:
         """The last row of a run: averages and sums, no step's values."""
         for label, value in row.pairs:
             if label.startswith("train_"):
                 self.log.facts[label] = f"{value:g}"
         self.ended = True
+        end, total = dict(row.pairs).get("epoch"), self.log.total_steps or bar_total
+        if end and total and 0 < len(self._stepless) < _MAX_STEPLESS:
+            steps = even_steps([epoch for _, epoch in self._stepless], total, end)
+            if steps is not None:
+                self.log.name_steps([place for place, _ in self._stepless], steps)
+        self._stepless.clear()
 
     def speaks(self, rank: int | None) -> bool:
         """Whether a rank is the one that speaks for all."""
         self._first_rank = rank if self._first_rank is None else self._first_rank
         return rank is None or rank == self._first_rank
 
-    def is_echo(self, before: str) -> bool:
-        """Whether a row repeats, by way of a logger (`>> {...}`), what is printed besides."""
-        logged = before.rstrip().endswith(">>")
+    def is_echo(self, row: DictRow, before: str, queue: Callable[[], None]) -> bool:
+        """Whether a row repeats what is printed besides, by way of a logger (`>> {...}`).
+
+        The first row that a logger prints is held back (`queue` gives it, later): if the same
+        row follows without a logger, that one says more.
+        """
+        logged = _LOGGER.search(before) is not None
+        held, pairs = self._held or (None, [])
+        self._held = None
+        if held is not None and not logged and _agree(pairs, row.pairs):
+            self._echoes = True
+            return False
+        if held is not None:
+            held()
         if self._echoes is None:
             self._echoes = not logged
+            if logged:
+                self._held = (queue, row.pairs)
+            return logged
         return logged == self._echoes
+
+    def give_held(self) -> None:
+        """Give the row that is held back: nothing repeats it."""
+        held, self._held = self._held, None
+        if held is not None:
+            held[0]()
 
     def give(self, row: DictRow, line: int, rank: int | None, step: int | None) -> None:
         """Give a row to the log, at the step that it tells, or that bars tell of it."""
@@ -201,4 +244,16 @@ class _Rows:
             if self._first_epoch < 0:
                 self._first_epoch = epoch
             self.ended, self._epoch = False, epoch
+            if step is None and len(self._stepless) < _MAX_STEPLESS:
+                self._stepless.append((self.log.num_rows, epoch))
         self.log.row(step, row.pairs, line=line, rank=rank)
+
+
+def _agree(one: list[tuple[str, float]], two: list[tuple[str, float]]) -> bool:
+    """Whether two rows are the same but for rounding, in what both tell."""
+    others = dict(two)
+    shared = [(value, others[label]) for label, value in one if label in others]
+    return bool(shared) and all(
+        math.isclose(a, b, rel_tol=0.01, abs_tol=0.006) or (a != a and b != b)  # noqa: PLR0124
+        for a, b in shared
+    )

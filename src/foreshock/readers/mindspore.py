@@ -34,7 +34,7 @@ class Mindspore(TextReader):
         r"\bepoch: ?(?P<monitor_epoch>\d+),? +step: ?(?P<monitor>\d+), loss is "
         r"|\bEpoch:? ?\[? ?(?P<at_epoch>\d+)(?:/ *\d+)?\]?(?:, | \| )"
         r"(?:[Ss]tep|batch):? ?\[? *(?P<at>\d+)(?:/ *(?P<of>\d+))?\]?(?:, | \| )"
-        r"(?=imgsize|[Ll]oss|lr: )"
+        r"(?=imgsize|[Ll]oss(?!\[)|lr: )"
         r"|\bEpoch:\[ *(?P<former_epoch>\d+)/ *\d+\], ?"
         r"step:\[ *(?P<former>\d+)/ *(?P<former_of>\d+)\]"
     )

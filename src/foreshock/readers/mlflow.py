@@ -11,6 +11,7 @@ from foreshock.core.errors import LogError
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_columns import as_step, is_noise
 from foreshock.core.reader import Reader, Sample, Source
+from foreshock.core.text import one_line
 from foreshock.core.text_reader import number
 
 _MAGIC = b"SQLite format 3\0"
@@ -69,9 +70,10 @@ class Mlflow(Reader):
         try:
             with closing(_connect(path)) as database:
                 _give(_from_database(database, source.name, log), log)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # names may be no text
             if not log.num_rows:
-                raise LogError(f"{source.name} is no readable MLflow database: {error}") from error
+                said = one_line(str(error), 120)
+                raise LogError(f"{source.name} is no readable MLflow database: {said}") from error
             log.note(f"reading the database stopped: {error}")
 
 

@@ -28,7 +28,7 @@ class Mmengine(TextReader):
         r"\[\s*(?P<val_at>\d+)(?:\s*/\s*\d+)?\])"
         r"(?=\s+[A-Za-z][\w./@-]*: )"
     )
-    pairs = rf"(?<![\w./@-])([A-Za-z][\w./@-]*): ({NUMBER})(?=,|\s|$)"
+    pairs = rf"(?<![\w./@-])([A-Za-z][\w./@-]*): ({NUMBER})(?=\**(?:,|\s|$))"
     drops = rf"{COSTS}|\Abase_lr\Z"
     events = (
         Says(

@@ -17,5 +17,5 @@ class Nanogpt(TextReader):
     title: ClassVar[str] = "nanoGPT / lit-llama"
     specificity = 0.85
     hint = "loss "
-    record = r"\b(?:iter|step) (?P<step>\d+)(?: step \d+)?: (?=(?:train |val )?loss )"
+    record = r"\b(?:iter|step) (?P<step>\d+)(?: step \d+)?: (?=(?:train |val )?loss [-\d.nNiI])"
     pairs = rf"\b(train loss|val loss|loss) ({NUMBER})(?=,|\s|\Z)"

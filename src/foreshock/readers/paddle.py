@@ -25,7 +25,8 @@ class Paddle(TextReader):
     Each suite has its own form, among them `epoch: [1/500], global_step: 10, lr: 0.001, loss:
     1.2`, `[Train][Epoch 1/90][Iter: 0/20]lr: 0.1, loss: 4.6`, `[TRAIN] epoch: 1, iter:
     10/1000, loss: 1.2`, `global step 10, epoch: 0, batch: 9, loss: 1.2` and `loss: 1.2,
-    learning_rate: 1e-05, global_step: 10`. What is evaluated has other lines.
+    learning_rate: 1e-05, global_step: 10`. What is evaluated has other lines. PaddleOCR fills
+    numbers up to six places with an `x`, which shows where they are `nanxxx`.
     """
 
     name: ClassVar[str] = "paddle"
@@ -45,7 +46,7 @@ class Paddle(TextReader):
         r"|(?P<eval>\[Eval\]\[Epoch \d+\]\[Avg\]|cur metric, |\[EVAL\] #?[Ii]mages|"
         rf"eval_\w+: {_SOME}, )"
     )
-    pairs = rf"(?<![\w./@-])([A-Za-z][\w./@-]*)[:=] ?({NUMBER})(?![\w:.])"
+    pairs = rf"(?<![\w./@-])([A-Za-z][\w./@-]*)'?[:=] ?({NUMBER})x{{0,3}}(?![\w:.])"
     drops = (
         rf"{COSTS}|_cost\Z|\A(?:avg_)?(?:samples|batch|images)\Z|\A(?:interval|global)_|_mem"
         r"|mem_|memory|data_id|src_id|data_type|_samples\Z|\A#?[Ii]mages\Z"

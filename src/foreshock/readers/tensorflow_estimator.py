@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from foreshock.core.line_shape import Check, Record
 from foreshock.core.log import EventKind
-from foreshock.core.log_builder import LogBuilder
+from foreshock.core.log_builder import MAX_STEP, LogBuilder
 from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, TextReader, whole
 
 _DIVERGED = re.compile(r"Model diverged with loss = (?:NaN|nan)")
+_BROKEN = re.compile(r"LossTensor is inf or nan|Found Inf or NaN global norm")
 _SAVED = re.compile(r"Saving checkpoints for (\d{1,18}) into")
 
 
@@ -20,14 +21,15 @@ class TensorflowEstimator(TextReader):
 
     A NaN is never printed as a number: `Model diverged with loss = NaN.` stands for it, some
     steps after the last record, and after the last checkpoint if that was later. What is
-    evaluated stands in `Saving dict for global step 400: …`.
+    evaluated stands in `Saving dict for global step 400: …`. Slim and the detection API print
+    `global step 400: loss = 2.31 (0.27 sec/step)`, and die with `LossTensor is inf or nan`.
     """
 
     name: ClassVar[str] = "tensorflow_estimator"
     title: ClassVar[str] = "TensorFlow Estimator"
     specificity = 0.88
-    hint = "step = "
-    record = r"(?<![\w/])(?:global_)?step = (?P<step>\d+)"
+    hint = "step "
+    record = r"(?<![\w/])(?:(?:global_)?step = |global step (?=\d+: loss = ))(?P<step>\d+)"
     pairs = rf"(?<![\w/])([A-Za-z][\w/]{{0,60}}) = ({NUMBER})(?=,| \(|\s*\Z)"
     whole_line = True
     regular = True
@@ -50,6 +52,8 @@ class TensorflowEstimator(TextReader):
         place = labels.index("")
 
         def is_ordinary(numbers: Sequence[float]) -> bool:
+            if not 0 <= numbers[place] < MAX_STEP:
+                return False
             self._last_step = int(numbers[place])
             return True
 
@@ -66,5 +70,8 @@ class TensorflowEstimator(TextReader):
         elif "diverged" in line and _DIVERGED.search(line):
             log.row(self._last_step + 1, [("loss", float("nan"))], line=number_)
             log.event(EventKind.NONFINITE, line=number_, text=line, signal="loss")
+        elif " or " in line and (broken := _BROKEN.search(line)):
+            signal = "loss" if broken[0].startswith("Loss") else "grad_norm"
+            log.event(EventKind.NONFINITE, line=number_, text=line, signal=signal)
         else:
             super().word(line, number_, log)
