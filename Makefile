@@ -50,11 +50,13 @@ test-all: test
 
 proof: $(STAMP)
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
+	$(BIN)/python -m benchmarks.detection --synthetic --json docs/measurements/detection-synthetic.json
 	$(BIN)/python -m tools.fuzz_readers --minutes $(FORESHOCK_FUZZ_MINUTES)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.step_cost --json
 	$(BIN)/python -m benchmarks.reading
+	$(BIN)/python -m benchmarks.detectors
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
