@@ -142,7 +142,18 @@ def test_imports_only_go_down(module: str) -> None:
 
 def test_every_module_has_its_place() -> None:
     rooms = {name.partition(".")[0] for name in MODULES} - {""}
-    known = {"core", "durable", "files", "source", "norms", "cli", *FAMILIES, *L1_PACKAGES, *L2_IN_ORDER, *L3}
+    known = {
+        "core",
+        "durable",
+        "files",
+        "source",
+        "norms",
+        "cli",
+        *FAMILIES,
+        *L1_PACKAGES,
+        *L2_IN_ORDER,
+        *L3,
+    }
     assert rooms <= known
 
 

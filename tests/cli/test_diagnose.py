@@ -113,6 +113,7 @@ def test_json(logs: Path) -> None:
     told = json.loads(done.stdout)
     assert told["schema"] == "foreshock.diagnose/1"
     assert [log["class"] for log in told["logs"]] == ["healthy", "recovering_spike"]
+    assert "class" not in told  # there are two
     assert told["errors"][0]["path"] == "absent.log"
     assert "absent.log" in told["errors"][0]["error"]
     assert told["compare"]["num_troubled"] == 1
@@ -275,7 +276,11 @@ def test_a_real_log_through_the_real_inspection(tmp_path: Path) -> None:
     path.write_text("\n".join(rows))
     done = call(str(path), "--json")
     assert done.exit_code == 1
-    (log,) = json.loads(done.stdout)["logs"]
+    told = json.loads(done.stdout)
+    (log,) = told["logs"]
+    assert {key: told[key] for key in log if key != "runs"} == {
+        key: value for key, value in log.items() if key != "runs"
+    }
     worst = next(one for one in log["episodes"] if one["kind"] != "benign_outlier")
     assert abs(worst["onset_step"] - 400) <= 2
     assert "O" in call(str(path)).stdout

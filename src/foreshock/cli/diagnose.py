@@ -101,10 +101,13 @@ def to_json(
     """What `--json` prints; docs/diagnose.md describes it."""
     from foreshock.report.clean import strict  # noqa: PLC0415
 
+    logs = [one.to_json() for one in inspections]
+    only = {key: value for key, value in logs[0].items() if key != "runs"} if len(logs) == 1 else {}
     return strict(
         {
+            **only,  # so that `jq .class` does
             "schema": SCHEMA,
-            "logs": [one.to_json() for one in inspections],
+            "logs": logs,
             "errors": [{"path": path, "error": told} for path, told in errors],
             "compare": None if comparison is None else comparison.to_json(),
         }
