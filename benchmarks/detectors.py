@@ -71,15 +71,15 @@ def live(detectors: Sequence[Detector], name: str, values: np.ndarray) -> float:
         (detector, detector.update(detector.init([name]), np.arange(len(settle)), settle)[0])
         for detector in detectors
     ]
-    blocks = [(np.array([len(settle) + row]), rest[row : row + 1]) for row in range(len(rest))]
+    rows = list(enumerate(rest.tolist(), len(settle)))
 
     def work() -> None:
-        states = [(detector.update, copy_state(state)) for detector, state in pairs]
-        for steps, block in blocks:
+        states = [(detector.update_step, copy_state(state)) for detector, state in pairs]
+        for step, row in rows:
             for place, (update, state) in enumerate(states):
-                states[place] = (update, update(state, steps, block)[0])
+                states[place] = (update, update(state, step, row)[0])
 
-    return best_of(work) / len(blocks)
+    return best_of(work) / len(rows)
 
 
 def wide(detector: Detector, num_scopes: int) -> float:
@@ -87,13 +87,14 @@ def wide(detector: Detector, num_scopes: int) -> float:
     values = noise(_SETTLE_STEPS + _WIDE_STEPS, num_scopes)
     signal = detector.watches[0]
     names = [f"{signal}/blocks.{scope}" for scope in range(num_scopes)]
+    listed = values.tolist()
     state = detector.init(names)
     state, _ = detector.update(state, np.arange(_SETTLE_STEPS), values[:_SETTLE_STEPS])
 
     def work() -> None:
         going = state  # may be consumed: it just goes on in the next try
         for row in range(_SETTLE_STEPS, len(values)):
-            going, _ = detector.update(going, np.array([row]), values[row : row + 1])
+            going, _ = detector.update_step(going, row, listed[row])
 
     return best_of(work) / _WIDE_STEPS
 

@@ -76,12 +76,12 @@ class Monitor:
         row = np.asarray(values, dtype=np.float64)
         self.timeline.append(attempt, step, committed, row)
         self.consecutive_skips = 0 if committed else self.consecutive_skips + 1
-        steps = np.array([step], dtype=np.int64)
+        listed: list[float] = row.tolist()
         alarms: list[Alarm] = []
         advisories: list[Alarm] = []
         for watch in self._watches:
             if committed or not watch.after_update:
-                found = watch.update(steps, row[None, watch.columns])
+                found = watch.update(step, listed)
                 if found:
                     (advisories if watch.advisory else alarms).extend(found)
         self.still_alarmed = bool(alarms)
@@ -229,8 +229,10 @@ class _Watch:
         columns, names = [place for place, _ in chosen], [name for _, name in chosen]
         return cls(detector, names, columns, after_update)
 
-    def update(self, steps: Any, values: Any) -> list[Alarm]:
-        self._state, alarms = self._detector.update(self._state, steps, values)
+    def update(self, step: int, row: list[float]) -> list[Alarm]:
+        """Take in one step of all series, of which it watches some."""
+        mine = [row[place] for place in self.columns]
+        self._state, alarms = self._detector.update_step(self._state, step, mine)
         return alarms
 
     def resumed(self) -> None:

@@ -147,8 +147,8 @@ def test_any_splitting_gives_the_same_alarms_and_state(name: str, data: st.DataO
     assert told(detector, state) == told(detector, whole)
     live = detector.init(names)
     one_by_one: list[Alarm] = []
-    for row in range(len(rows)):
-        live, found = detector.update(live, steps[row : row + 1], block[row : row + 1])
+    for step, row in zip(steps.tolist(), block.tolist(), strict=True):
+        live, found = detector.update_step(live, step, row)
         one_by_one += found
     assert repr(one_by_one) == repr(alarms)
     order = [(alarm.step, names.index(alarm.series)) for alarm in alarms]

@@ -138,6 +138,10 @@ class Detector(ABC):
             values: `[T, S]` float64, one column a series.
         """
 
+    def update_step(self, state: Any, step: int, row: list[float]) -> tuple[Any, list[Alarm]]:
+        """Take in one step, `[S]` values, as `update` does a block of one: the live path."""
+        return self.update(state, np.array([step], np.int64), np.array([row], np.float64))
+
     @abstractmethod
     def thresholds(self, state: Any) -> list[Threshold]:
         """Return where each series stands after the last update, `[S]`.
@@ -224,6 +228,11 @@ class ScalarDetector(Detector, Generic[C]):
 
     def init(self, series: Sequence[str]) -> list[C]:
         return [self.start(name) for name in series]
+
+    def update_step(
+        self, state: list[C], step: int, row: list[float]
+    ) -> tuple[list[C], list[Alarm]]:
+        return state, self.see_row(state, step, row)
 
     def update(self, state: list[C], steps: Steps, values: Values) -> tuple[list[C], list[Alarm]]:
         if values.shape != (len(steps), len(state)):

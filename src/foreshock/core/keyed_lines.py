@@ -8,10 +8,11 @@ from foreshock.core.log_words import NUMBER
 from foreshock.core.spans import Span
 
 _NO_RANGE = r"(?!\s{0,2}(?:→|->|–|~>|to\b|\.\.))"
-_OPEN = r"['\"*]{0,3}[\s:=#\[(]{0,4}"
+_OPEN = r"['\"*]{0,3}[\s:=#\[(\uff1a]{0,4}"
 _STEP = re.compile(
     r"(?i)(?<![\w./-])(?:(?P<whole>global|train|training|optimizer|total)[ _-]?)?"
     r"(?P<word>steps?|iterations?|iters?|updates?|batch(?:_idx?)?|epochs?|epo?|episodes?"
+    r"|\u8bad\u7ec3\u6b21\u6570|\u8fed\u4ee3\u6b21\u6570"
     r"|train(?:ing)?(?=: ?(?:\[\d{1,6}/\d{1,6}\]|\d{1,6}) ?\[ {0,6}\d{1,9}/))"
     rf"\b{_OPEN}(?P<at>\d[\d,]{{0,15}})(?![\w.]*\d)(?:\s?/\s?(?P<of>\d[\d,]{{0,15}}))?{_NO_RANGE}"
     r"(?:\]?[ ,]{0,2}\[\s{0,6}(?P<inner>\d{1,12})(?:\s?/\s{0,6}(?P<inner_of>\d{1,12})|\]))?"
@@ -23,7 +24,8 @@ _PAIR = re.compile(
     r"|(?:(?i:train|training|val|valid|validation|test|eval)[ ])?"
     r"[A-Za-z][\w/-]{0,30}[ ](?=(?i:loss)\b))?"
     r"[A-Za-z][\w./@-]{0,60})"
-    rf"(['\"*]{{0,3}}\s{{0,3}}(?:=|: |:|\bis\b|)\s{{0,4}}\**)(?:tensor\()?['\"]?({NUMBER})"
+    rf"(['\"*]{{0,3}}\s{{0,3}}(?:=|: |:|\uff1a|(?:\bso far )?\bis\b|)\s{{0,4}}\**)"
+    rf"(?:tensor\()?['\"]?({NUMBER})"
     rf"(?![\w%]|:(?!\s*\Z)|\.\d|,\d){_NO_RANGE}"
 )
 _TEST = re.compile(r"(?i)\b(?:val|valid|validation|validating|eval|evaluation|test|dev)\b")
@@ -37,7 +39,12 @@ _NO_NAME = frozenset((
 _KNOWN = frozenset(
     ("loss", "grad_norm", "lr", "loss_scale", "eval_loss", "param_norm", "epoch", "num_skipped")
 )
-_PLACES = {"step": 0, "iteration": 1, "iter": 1, "update": 2, "batch": 3, "epoch": 9}
+_PLACES = {
+    "step": 0, "iteration": 1, "iter": 1, "update": 2, "batch": 3, "epoch": 9,
+    "\u8bad\u7ec3\u6b21\u6570": 1, "\u8fed\u4ee3\u6b21\u6570": 1,
+}  # fmt: skip
+"""How fine a counter is; the last two are Chinese for a number of iterations."""
+
 _EPOCHS = ("epoch", "ep", "epo", "episode", "train", "training")
 AT, EPOCH, OF = COUNTERS = ("\0at", "\0epoch", "\0of")
 """Labels of the numbers that say where a line stands: step, epoch, end of the steps."""
@@ -117,4 +124,4 @@ def _named(label: str) -> str:
 
 def _joins(joint: str) -> bool:
     """Whether an unknown label is joined to its number by a sign that says so."""
-    return "=" in joint or ": " in joint
+    return "=" in joint or ": " in joint or "\uff1a" in joint

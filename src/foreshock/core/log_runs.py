@@ -67,6 +67,7 @@ def split_runs(table: Table, note: Callable[[str], None]) -> list[LoggedRun]:
     announced = any(0 < row < len(table.steps) for row in table.new_run_rows)
     leader = leader_of(table.steps, table.columns, note, announced=announced)
     breaks = _breaks(leader, table, note)
+    leader = _begun_anew(leader, table.steps, [row for row, _ in breaks])
     starts = [0, *(row for row, is_run in breaks if is_run)]
     marks = np.zeros(num_rows, np.int64)
     marks[[row for row, is_run in breaks if not is_run]] = 1
@@ -102,6 +103,21 @@ def _breaks(leader: Leader, table: Table, note: Callable[[str], None]) -> list[t
         else:
             note("the steps go back too often: later restarts are not told apart")
     return kept
+
+
+def _begun_anew(leader: Leader, given: Ints, breaks: Sequence[int]) -> Leader:
+    """With the step of the first record behind a break for the rows in between that name none:
+    they do not belong to the step at which the run before has ended."""
+    if not leader.explicit:
+        return leader
+    steps = leader.steps
+    for row, following in zip(breaks, [*breaks[1:], len(given)], strict=True):
+        place = int(np.searchsorted(leader.rows, row))
+        end = int(leader.rows[place]) if place < len(leader.rows) else following
+        if row < end < following:
+            steps = leader.steps.copy() if steps is leader.steps else steps
+            steps[row:end][given[row:end] < 0] = steps[end]
+    return leader if steps is leader.steps else dataclasses.replace(leader, steps=steps)
 
 
 def _firsts(rows: Ints, places: Ints) -> tuple[Ints, Ints]:

@@ -121,6 +121,13 @@ class LayerImbalance(Detector):
             flagged=np.zeros(shape),
         )
 
+    def update_step(
+        self, state: ImbalanceState, step: int, row: list[float]
+    ) -> tuple[ImbalanceState, list[Alarm]]:
+        if len(state.watched) < 2:  # nothing to compare: the usual case of a live run
+            return state, []
+        return super().update_step(state, step, row)
+
     def update(
         self, state: ImbalanceState, steps: Steps, values: Values
     ) -> tuple[ImbalanceState, list[Alarm]]:

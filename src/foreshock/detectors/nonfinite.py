@@ -65,6 +65,14 @@ class Nonfinite(Detector):
             return state, []
         return state, self._runs(state, steps, values)
 
+    def update_step(
+        self, state: NonfiniteState, step: int, row: list[float]
+    ) -> tuple[NonfiniteState, list[Alarm]]:
+        # One infinity or NaN makes the sum one; a sum that overflows is only looked at closer.
+        if not state.num_open and math.isfinite(sum(row)):
+            return state, []
+        return self.update(state, np.array([step], np.int64), np.array([row], np.float64))
+
     def _runs(self, state: NonfiniteState, steps: Steps, values: Values) -> list[Alarm]:
         """The alarms of a block that has some, or ends a run."""
         if not len(steps):
