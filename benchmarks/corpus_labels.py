@@ -1,8 +1,9 @@
 """What a corpus manifest says of each log: the class, and where its events are.
 
 A manifest is JSON lines with `id`, `file`, `label_class`, `label` (words with step numbers)
-and `step_range`. Where events lie was read from the words by a person and stands in
-`corpus_events.json`; for a log that is not in it, the words are searched by rules.
+and `step_range`. Where events lie was read from the words, and from the curve where the words
+leave some out, and stands in `corpus_events.json`; for a log that is not in it, the words are
+searched by rules.
 """
 
 import json

@@ -97,6 +97,35 @@ FORMATS: dict[str, tuple[str, str, str]] = {
         rf"Step (\d+) \| loss:{_NUMBER} lr:{_NUMBER} .*grad_norm:{_NUMBER}",
         "",
     ),
+    "detectron2": (
+        "[01/05 10:00:00 d2.utils.events]:  eta: 0:10:00  iter: {n}  total_loss: {loss:.4f}  "
+        "loss_cls: {loss:.4f}  loss_box_reg: {norm:.4f}  time: 0.4950  data_time: 0.0111  lr: "
+        "{lr:.4e}  max_mem: 9000M\n",
+        rf"iter: (\d+)  total_loss: {_NUMBER}  loss_cls: {_NUMBER}  loss_box_reg: {_NUMBER}  .*?"
+        rf"lr: {_NUMBER}",
+        "",
+    ),
+    "paddle": (
+        "[01/05 10:00:00] ppdet.engine INFO: Epoch: [0] [{n:6}/900000] learning_rate: {lr:.6f} "
+        "loss: {loss:.6f} loss_cls: {loss:.6f} eta: 0:10:00 batch_cost: 0.4950 data_cost: 0.0111 "
+        "ips: 16.1600 images/s\n",
+        rf"Epoch: \[(\d+)\] \[\s*(\d+)/(\d+)\] learning_rate: {_NUMBER} loss: {_NUMBER} loss_cls: "
+        rf"{_NUMBER} ",
+        "",
+    ),
+    "deepspeed": (
+        "steps: {n} loss: {loss:.4f} iter time (s): 0.495 samples/sec: 64.646\n",
+        rf"steps: (\d+) loss: {_NUMBER} iter time",
+        "",
+    ),
+    "mindspore": (
+        "2026-01-05 10:00:00,123 - mindformers - INFO - {{ Epoch:[  1/  2], step:[{n:6}/900000], "
+        "loss: {loss:.3f}, per_step_time: 495ms, lr: {lr:.6e}, overflow cond: False, loss_scale: "
+        "65536.0\n",
+        rf"Epoch:\[\s*(\d+)/.*?step:\[\s*(\d+)/(\d+)\], loss: {_NUMBER}, .*?lr: {_NUMBER}, .*?"
+        rf"loss_scale: {_NUMBER}",
+        "",
+    ),
     "keyed_text": (
         "Step [{n}/900000], Loss: {loss:.4f}, LR: {lr:.3e}\n",
         rf"Step \[(\d+)/\d+\], Loss: {_NUMBER}, LR: {_NUMBER}",

@@ -79,6 +79,13 @@ def test_any_cut_into_blocks_gives_the_same_lines(parts, block, tmp_path_factory
     path = tmp_path_factory.mktemp("cut") / "x"
     path.write_bytes("".join(parts).encode())
     before = lines_of(path)
+    texts = list(FileSource(path).texts())
+    assert all(text.endswith("\n") for _, text in texts)
+    assert [
+        (first + place, line)
+        for first, text in texts
+        for place, line in enumerate(text[:-1].split("\n"))
+    ] == before
     old, source_module.BLOCK_BYTES = source_module.BLOCK_BYTES, block
     try:
         assert lines_of(path) == before

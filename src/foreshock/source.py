@@ -100,23 +100,26 @@ class FileSource:
                 yield block
 
     def lines(self) -> Iterator[tuple[int, str]]:
+        for number, text in self.texts():
+            yield from enumerate(text[:-1].split("\n"), number)
+
+    def texts(self) -> Iterator[tuple[int, str]]:
         number = 1
         inside = False  # whether the last piece ended within a line, at a carriage return
         for text in self._texts():
             ends = text.endswith("\n")
-            body = text[:-1] if ends else text
+            body = text if ends else text + "\n"
             if "\x1b" in body:
                 body = _ANSI.sub("", body)
-            lines = body.split("\n")
             if inside or "\r" in body:
-                for place, line in enumerate(lines, number):
+                for place, line in enumerate(body[:-1].split("\n"), number):
                     if "\r" in line or (inside and place == number):
-                        yield from ((place, part) for part in line.split("\r") if part)
+                        yield from ((place, f"{part}\n") for part in line.split("\r") if part)
                     else:
-                        yield place, line
+                        yield place, f"{line}\n"
             else:
-                yield from enumerate(lines, number)
-            number += len(lines) if ends else len(lines) - 1
+                yield number, body
+            number += body.count("\n") if ends else body.count("\n") - 1
             inside = not ends
 
     def document(self) -> bytes:

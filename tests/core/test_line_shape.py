@@ -124,6 +124,28 @@ def test_a_number_inside_a_longer_one_is_no_slot() -> None:
     assert _taught("v1.25 loss 3", None, [("x", 3, 5)]).known == []
 
 
+def test_no_number_is_taken_for_two() -> None:
+    # A damaged number teaches a shape whose gap must not be found inside a whole one.
+    shapes = _taught("iter 7: loss 9.2 64, time 2.5ms", (5, 6), [("loss", 13, 16)])
+    assert shapes.read("iter 8: loss 9.2764, time 2.5ms") is None
+
+
+def test_a_damaged_line_does_not_speak_for_whole_ones(tmp_path) -> None:
+    lines = [f"step {n}/9 | loss: {n}.25 | norm: 0.5 | took 0.1" for n in range(1, 8)]
+    lines[3] = lines[3].replace("0.5 |", "0.5-1 |")
+    path = tmp_path / "x.log"
+    path.write_text("\n".join(lines))
+    log = LogBuilder()
+    _Plain().read(FileSource(path), log)
+    (run,) = log.finish(path="", format="", title="").runs
+    assert run.series["grad_norm"].steps.tolist() == [1, 2, 3, 5, 6, 7]
+
+
+def test_a_sign_in_brackets_belongs_to_the_number() -> None:
+    shapes = _taught("step 7 loss 2.25 (+0.31z)", (5, 6), [("loss", 12, 16)])
+    assert shapes.read("step 8 loss 2.5 (-1.25z)") == (8, [("loss", 2.5)], None)
+
+
 def test_shapes_are_bounded() -> None:
     shapes = Shapes(LogBuilder())
     for n in range(100):

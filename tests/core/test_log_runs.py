@@ -354,3 +354,16 @@ def test_no_loop_over_rows(kind):
 def test_a_second_run_may_count_from_one_where_the_first_counted_from_zero():
     assert [run.number for run in read([0, 1, 2, 3, 1, 2, 3, 4]).runs] == [1, 2]
     assert [run.number for run in read([0, 10, 20, 30, 10, 20, 30, 40]).runs] == [1]
+
+
+def test_rows_without_steps_before_a_second_run_take_the_step_at_which_it_begins():
+    builder = LogBuilder()
+    for step in (100, 200):
+        builder.row(step, [("loss", 2.0), ("loss_scale", 64.0)])
+    builder.new_run()
+    builder.row(None, [("loss_scale", 32.0)])
+    for step in (100, 200):
+        builder.row(step, [("loss", 2.0), ("loss_scale", 16.0)])
+    two = builder.finish(path="x.log", format="test", title="a test").runs[1]
+    assert two.series["loss_scale"].steps.tolist() == [100, 100, 200]
+    assert two.series["loss_scale"].values.tolist() == [32.0, 16.0, 16.0]

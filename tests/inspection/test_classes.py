@@ -239,3 +239,69 @@ def test_three_readings_allow_no_judgement(num_readings: int) -> None:
 def test_a_wide_move_in_a_noisy_short_log_is_not_made_much_of() -> None:
     loss = [1.58, 2.17, 1.56, 1.79, 1.62, 2.05, 1.48]
     assert inspected({"loss": loss}, first=3925, interval=5).run_class in QUIET
+
+
+def means_of_epochs(loss: np.ndarray, *, per_epoch: int) -> np.ndarray:
+    """A loss as the mean of its epoch so far."""
+    parts = loss.reshape(-1, per_epoch)
+    return (np.cumsum(parts, axis=1) / np.arange(1, per_epoch + 1)).ravel()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mean_that_begins_anew_with_each_epoch_is_no_row_of_spikes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    loss = 1 + np.exp(-np.arange(1200) / 200) + 0.25 * rng.normal(size=1200)
+    epochs = np.arange(1200) // 60
+    printed = means_of_epochs(loss, per_epoch=60)
+    found = inspected({"loss": printed, "epoch": epochs})
+    assert found.run_class in (RunClass.HEALTHY, RunClass.BENIGN_OUTLIERS)
+    assert any("mean of its epoch" in warning for warning in found.worst.warnings)
+    printed[700:] += 3.0  # within an epoch, and in all after
+    assert inspected({"loss": printed, "epoch": epochs}).run_class.is_trouble
+    plain = inspected({"loss": loss, "epoch": epochs})
+    assert not any("mean of its epoch" in warning for warning in plain.worst.warnings)
+
+
+def test_readings_far_out_in_a_row_come_by_chance_where_they_are_common() -> None:
+    rng = np.random.default_rng(3)
+    loss = 0.1 + 0.1 * np.abs(rng.standard_t(1.5, size=2000))
+    assert inspected({"loss": loss}).run_class in (RunClass.HEALTHY, RunClass.BENIGN_OUTLIERS)
+
+
+def test_a_loss_that_still_rises_when_a_short_log_ends_has_diverged() -> None:
+    found = inspected({"loss": [0.14, 25e3, 75e3, 28e3, 134e3, 437e3, 212e3, 1.2e6]}, first=408)
+    assert found.run_class is RunClass.DIVERGENCE
+    assert found.worst.episodes[0].onset_step == 409
+
+
+def test_a_first_reading_that_was_low_by_chance_is_no_level() -> None:
+    loss = [0.003, 0.302, 0.074, 0.010, 0.057, 0.006, 0.014, 0.026, 0.016, 0.012, 0.025, 0.24, 0.09]
+    assert inspected({"loss": loss}).run_class in (RunClass.HEALTHY, RunClass.BENIGN_OUTLIERS)
+    noise = np.random.default_rng(0).normal(size=400)
+    loss = 0.0005 + 0.00085 * np.exp(-np.arange(400) / 150) + 0.00016 * noise
+    loss[:4] = (0.00126, 0.00151, 0.00156, 0.00213)
+    assert inspected({"loss": loss}).run_class in (RunClass.HEALTHY, RunClass.BENIGN_OUTLIERS)
+
+
+def test_a_loss_that_grows_with_the_rewards_is_healthy() -> None:
+    grown = np.concatenate((level(40, 0.5, noise=0.2), level(60, 30.0, noise=0.3)))
+    rewards = np.linspace(0.2, 17.0, 100)
+    found = inspected({"loss": grown, "rollout/ep_rew_mean": rewards})
+    assert not found.run_class.is_trouble
+    assert inspected({"loss": grown, "rollout/ep_rew_mean": rewards[::-1]}).run_class.is_trouble
+
+
+def test_of_a_loss_without_a_total_a_part_that_breaks_is_nan() -> None:
+    parts = {"loss_G": level(30, 1.0), "loss_D": level(30, 0.5), "lr": level(30, 1.0, noise=0)}
+    assert not inspected(parts).run_class.is_trouble
+    parts["loss_D"][20:] = np.nan
+    found = inspected(parts)
+    assert found.run_class is RunClass.NAN
+    assert "loss_d" in found.worst.verdict.lower()
+
+
+def test_the_lowest_of_a_few_readings_is_no_level_to_diverge_from() -> None:
+    found = inspected({"loss": [2.13, 1.30, 2.17, 1.51, 1.51, 1.46, 1.60]}, first=35, interval=50)
+    assert not found.run_class.is_trouble
+    found = inspected({"loss": [2.13, 1.30, 1.41, 5.5, 5.6, 5.6, 5.7]}, first=35, interval=50)
+    assert found.run_class is RunClass.DIVERGENCE

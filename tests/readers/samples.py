@@ -138,7 +138,7 @@ _TEXTS = {
         "epoch: 0|step: {s}|ppo_ep: 1|act_loss: {l}|cri_loss: {g}|unsuper_loss: 0.0\n",
         tail=_OVERFLOW,
     ),
-    "aligned_table": _text("{n} {l} {l} {g} 00:0{n}\n", head="epoch train_loss valid_loss accuracy time\n"),
+    "aligned_table": _text("{n} {l} {l} {g} 00:07\n", head="epoch train_loss valid_loss accuracy time\n"),
     "cyclegan": _text(
         "(epoch: 1, iters: {s}, time: 0.312, data: 0.002) G_GAN: {l} G_L1: {g} D_real: 0.5 \n",
         head="================ Training Loss (Fri Aug  2 12:34:15 2024) ================\n",

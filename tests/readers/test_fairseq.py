@@ -89,3 +89,19 @@ def test_a_truncated_last_line(tmp_path) -> None:
 def test_recognition(tmp_path) -> None:
     assert first(tmp_path, inner(10, "5.5") + epoch(20, "5") + valid(20, "6")) == "fairseq"
     assert certainty(tmp_path, "epoch 1 | loss 2.5 | lr 0.1\n" * 3, "fairseq") == 0
+
+
+def test_overflows_before_the_first_record_of_a_second_training_are_its_own(tmp_path) -> None:
+    overflow = "2024-07-03 15:00:05 | INFO | fairseq.trainer | NOTE: gradient overflow detected, " \
+        "ignoring gradient, setting loss scale to: {}\n"  # fmt: skip
+    record = (
+        "2024-07-03 15:20:00 | INFO | train_inner | epoch 001:  {0} / 900 loss={1}, "
+        "num_updates={0}, lr=1e-05, gnorm=1.5, loss_scale={2}, train_wall=9\n"
+    )
+    text = record.format(200, 9.5, 64) + record.format(400, 8.5, 64)
+    text += "2024-07-03 16:20:00 | INFO | fairseq_cli.train | done training in 4321.0 seconds\n"
+    text += overflow.format(32.0) + overflow.format(16.0)
+    text += record.format(200, 7.5, 16) + record.format(400, 6.5, 16)
+    one, two = read(tmp_path, text, "fairseq").runs
+    assert [value for _, value in points(one, "loss_scale")] == [64, 64]
+    assert [value for _, value in points(two, "loss_scale")] == [32, 16, 16, 16]

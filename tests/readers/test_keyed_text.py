@@ -41,6 +41,8 @@ def test_notes_by_hand_and_no_ranges(tmp_path) -> None:
         ("> INFO: loss = 1.25, step = 1,020, lr = 1e-4 (0.5 sec)", 1020),
         ('"step": 20, "loss": 1.25, "lr": 1e-4', 20),
         ("  Step: 20, LR: 0.0001, Loss: 1.25, TPS: 5", 20),
+        ("Step 20, used time 7.17 (s), avg loss so far is 1.25, lr 1e-4", 20),
+        ("\u8bad\u7ec3\u6b21\u6570\uff1a20, Loss\uff1a1.25, lr\uff1a1e-4", 20),
     ],
 )
 def test_forms_of_a_line(tmp_path, line, step) -> None:

@@ -43,7 +43,7 @@ def test_samples_are_what_they_say(name, folder):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     assert ranking(FileSource(path).sample())[0][1].name == name
-    signal = "loss_scale" if name == "apex" else "loss"
+    signal = {"apex": "loss_scale", "cyclegan": "loss_g_gan"}.get(name, "loss")
     (run,) = read_log(path).runs
     assert len(run.series[signal]) == 12
 

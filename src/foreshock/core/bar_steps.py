@@ -60,6 +60,11 @@ class BarSteps:
         self.longest: int | None = None
         """End of the bar that rows stood beside most often, whether it tells steps or not."""
 
+    @property
+    def is_out(self) -> bool:
+        """Whether it is decided that bars tell no steps, and nothing is held."""
+        return self._is_decided and self.total is None and not self._queue
+
     def bar(self, at: int, total: int) -> None:
         """A bar was drawn."""
         bar = (at, total)

@@ -153,18 +153,30 @@ class LogBuilder:
         columns: "Sequence[Growing]",
         values: "Sequence[Sequence[float]]",
         lines: Sequence[int],
+        *,
+        rank: int | None = None,
     ) -> None:
-        """What `row` does, for many rows of the same columns, and no rank.
+        """What `row` does, for many rows of the same columns.
 
         Args:
             steps: `[R]`.
             columns: as `columns_of` gave them.
             values: of each column, `[R]` values.
             lines: `[R]`.
+            rank: of the process that printed them all.
 
         Raises:
             LogFull: there is no room for all of them; those that fit were taken in.
         """
+        if rank is not None and rank != self._first_rank:
+            if self._first_rank is not None:
+                labels = {id(column): label for label, column in self._columns.items()}
+                own = [labels[id(column)] for column in columns]
+                for step, line, *row in zip(steps, lines, *values, strict=True):
+                    at = -1 if step is None or not 0 <= step < MAX_STEP else int(step)
+                    self.row(at, zip(own, row, strict=True), line=line, rank=rank)
+                return
+            self._first_rank = rank
         place = len(self._steps)
         count = min(len(lines), self._max_rows - place)
         self._steps.extend(

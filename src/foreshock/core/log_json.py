@@ -27,6 +27,9 @@ _WRAPPERS = frozenset(
 """Names that objects have because something must hold the values."""
 
 _BETWEEN = re.compile(r"[\s,\[\]]*")
+_SEVERAL = re.compile(r"\}[ \t\r,]*\{")
+"""Between two objects on a line."""
+_END = "\n"
 _BROKEN = (ValueError, RecursionError)
 
 Object = dict[str, Any]
@@ -54,31 +57,51 @@ def objects_in(line: str) -> list[Object]:
 def objects_in_lines(source: Source, log: LogBuilder) -> Iterator[tuple[int, Object]]:
     """Each object on each line, with the line's number."""
     num_broken, first_broken = 0, 0
-    for number, line in source.lines():
-        log.num_lines = number
-        if line[:1] == "{":
-            try:
-                one, end = _scan(line, 0)
-            except _BROKEN:
+    for first, text in source.texts():
+        if whole := _objects_of(text):
+            log.num_lines = first + len(whole) - 1
+            yield from enumerate(whole, first)
+            continue
+        for number, line in enumerate(text[:-1].split("\n"), first):
+            log.num_lines = number
+            if line[:1] == "{":
+                try:
+                    one, end = _scan(line, 0)
+                except _BROKEN:
+                    num_broken += 1
+                    first_broken = first_broken or number
+                    continue
+                yield number, one
+                if end == len(line):
+                    continue
+                line = line[end:]  # noqa: PLW2901
+            elif "{" not in line:
+                continue
+            found = objects_in(line)
+            for one in found:
+                yield number, one
+            if not found and "{" in line:
                 num_broken += 1
                 first_broken = first_broken or number
-                continue
-            yield number, one
-            if end == len(line):
-                continue
-            line = line[end:]  # noqa: PLW2901
-        elif "{" not in line:
-            continue
-        found = objects_in(line)
-        for one in found:
-            yield number, one
-        if not found and "{" in line:
-            num_broken += 1
-            first_broken = first_broken or number
     if num_broken:
         log.note(
             f"{num_broken} lines are no whole JSON and were skipped; line {first_broken} first"
         )
+
+
+def _objects_of(text: str) -> list[Object]:
+    """The objects of lines that are one each; none if that is not plain."""
+    num_lines = text.count("\n")
+    if text[0] != "{" or text.count("\n{") != num_lines - 1 or text.count("}\n") != num_lines:
+        return []
+    if text.count("}") != num_lines and _SEVERAL.search(text):
+        return []
+    try:
+        found: list[object] = json.loads(f"[{text[:-1].replace(_END, _END + ',')}]")
+    except _BROKEN:
+        return []
+    is_plain = len(found) == num_lines and set(map(type, found)) == {dict}
+    return cast("list[Object]", found) if is_plain else []
 
 
 def text_of(source: Source, max_bytes: int = MAX_TEXT_BYTES) -> str:

@@ -111,7 +111,7 @@ def _begun_anew(leader: Leader, given: Ints, breaks: Sequence[int]) -> Leader:
     if not leader.explicit:
         return leader
     steps = leader.steps
-    for row, following in zip(breaks, [*breaks[1:], len(given)], strict=True):
+    for row, following in pairwise([*breaks, len(given)]):
         place = int(np.searchsorted(leader.rows, row))
         end = int(leader.rows[place]) if place < len(leader.rows) else following
         if row < end < following:

@@ -33,6 +33,11 @@ class Source(Protocol):
         """
         ...
 
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """The lines that `lines` gives, in pieces of one or more that follow one another: the
+        number of the first, and the text, each line with a newline behind it."""
+        ...
+
     def document(self) -> bytes:
         """The whole file.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from foreshock.core.line_shape import Check, Record, Shape, Shapes
+from foreshock.core.line_shape import Arrangement, Record, Shape, Shapes, as_they_are
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_words import NUMBER, OVERFLOW, SHARED_EVENTS, Says, number, whole
 from foreshock.core.reader import Reader, Sample, Source
@@ -43,8 +43,7 @@ class TextReader(Reader):
         max_folded: lines that may continue a record.
         whole_line: whether pairs stand before the match of `record` too.
         regular: says of a reader that overrides `record_of` that labels there follow from the
-            text of a line alone, never from its numbers: lines like one that was read are
-            then read by their shape (see `line_shape`).
+            text alone, never from numbers, so that lines may be read by their shape.
         events: what lines that are no records say, besides `SHARED_EVENTS`.
         words_in_records: whether lines with records are searched for such words too.
     """
@@ -91,7 +90,7 @@ class TextReader(Reader):
         by_pattern = cls.regular or cls.record_of is TextReader.record_of
         cls._is_regular = by_pattern and not cls.words_in_records
         cls._completes = bool(cls.expected) or cls.complete is not TextReader.complete
-        cls._is_quick = cls.ordinary is not TextReader.ordinary or not (
+        cls._is_quick = cls.arranged is not TextReader.arranged or not (
             cls._completes or cls.settle is not TextReader.settle
         )
 
@@ -165,26 +164,10 @@ class TextReader(Reader):
         return pairs
 
     def read(self, source: Source, log: LogBuilder) -> None:
-        hint, search = self.hint, self._record.search
         reading = _Reading(self, log)
-        known = reading.shapes.known
         try:
-            for number_, line in source.lines():
-                log.num_lines = number_
-                found: re.Match[str] | None = None
-                shape: Shape | None = None
-                if hint in line:
-                    for shape in known:
-                        if (found := shape.match(line)) is not None:
-                            break
-                    else:
-                        shape, found = None, search(line)
-                    if shape is not None and found is not None and shape.is_whole:
-                        if shape is not reading.active:
-                            reading.turn_to(shape)
-                        if shape.keep(found, number_):
-                            continue
-                reading.take(number_, line, shape, found)
+            for first, text in source.texts():
+                reading.read(first, text)
         finally:
             reading.turn_to(None)
 
@@ -192,17 +175,15 @@ class TextReader(Reader):
         """The first record on a line."""
         return self._record.search(line)
 
-    def ordinary(self, labels: Sequence[str]) -> Check | None:
-        """What tells whether a record needs no `complete` or `settle`, from its numbers. To be
-        overridden with them, or each record goes the long way.
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
+        """How many records of the same labels become rows, without `complete` and `settle`; None
+        if each must go the long way. To be overridden with them, or each does.
 
         Args:
             labels: of the numbers, the step's empty, as they stand on the line.
-
-        Returns:
-            A check on the numbers of such a line; None if they are all ordinary.
+            log: what the records belong to.
         """
-        return None
+        return as_they_are(labels)
 
     def is_whole(self, line: str) -> bool:
         """Whether no line can continue this record."""
@@ -217,7 +198,7 @@ class TextReader(Reader):
         """
         return self._folds is not None and self._folds.search(line) is not None
 
-    def give(self, held: "_Held", log: LogBuilder, shapes: Shapes) -> None:
+    def give(self, held: "Held", log: LogBuilder, shapes: Shapes) -> None:
         """Give the records on a line to the log, with the lines that continue it."""
         line, match = held.line, held.match
         if held.known is not None and not held.parts:
@@ -246,7 +227,7 @@ class TextReader(Reader):
         if self.words_in_records:
             self.word(line, held.number, log)
         if first is not None and num_records == 1 and not held.parts and self._is_regular:
-            self._teach(shapes, first, line, rank)
+            self._teach(shapes, first, line, rank, log)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         """Give one record (step, labelled values, rank) to the log, completed."""
@@ -255,7 +236,14 @@ class TextReader(Reader):
             pairs = self.complete(pairs, log)
         log.row(step, pairs, line=number_, rank=rank)
 
-    def _teach(self, shapes: Shapes, match: "re.Match[str]", line: str, rank: int | None) -> None:
+    def _teach(
+        self,
+        shapes: Shapes,
+        match: "re.Match[str]",
+        line: str,
+        rank: int | None,
+        log: LogBuilder,
+    ) -> None:
         """Let `shapes` know the line, if reading it by its shape gives the same."""
         if shapes.is_full:
             return
@@ -266,16 +254,18 @@ class TextReader(Reader):
                 places.append((kept, *match.span(place)))
         begin = 0 if self.whole_line else match.start()
         if self._pairs is not None:
-            where = match.span("rest") if match.groupdict().get("rest") else (begin, None)
+            has_rest = match.groupdict().get("rest") is not None
+            where = match.span("rest") if has_rest else (begin, None)
             for pair in self._pairs.finditer(line[: where[1]], where[0]):
                 label = self._kept_label(pair[1])
                 if label and number(pair[2]) is not None:
                     places.append((label, *pair.span(2)))
         has_step = "step" in match.re.groupindex and match["step"] is not None
         step = match.span("step") if has_step else None
-        named = _RANK.match(line)
+        same = match.span("rank") if match.groupdict().get("rank") else (0, 0)
+        named = _RANK.match(line) if same == (0, 0) else None
         fixed = named.end() if rank is not None and named else 0
-        if rank is not None and not named:
+        if rank is not None and not named and same == (0, 0):
             return
         found = self.record_of(match, line[begin:])
         if found is None or len(found[1]) != len(places):
@@ -283,7 +273,7 @@ class TextReader(Reader):
         values = [
             (label, low, high) for (label, _), (_, low, high) in zip(found[1], places, strict=True)
         ]
-        shapes.learn(line, step, values, rank=rank, fixed=fixed)
+        shapes.learn(line, step, values, rank=rank, fixed=fixed, hint=self.hint, same=same)
         known = shapes.read(line)
         if known is not None and (
             (known[0], known[2]) != (found[0], rank)
@@ -291,7 +281,10 @@ class TextReader(Reader):
         ):
             shapes.forget()
         elif known is not None and self._is_quick and self.is_whole(line):
-            shapes.known[0].admit(self.ordinary)
+            shapes.known[-1].admit(
+                lambda labels: self.arranged(labels, log),
+                lambda record, number_: self.settle(record, number_, log),
+            )
 
     def word(self, line: str, number_: int, log: LogBuilder) -> None:
         """Take in a line that is no record."""
@@ -322,7 +315,7 @@ class TextReader(Reader):
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
     """A line with a record, that the next lines may continue."""
 
     number: int
@@ -338,10 +331,38 @@ class _Reading:
     def __init__(self, reader: TextReader, log: LogBuilder) -> None:
         self._reader = reader
         self._log = log
-        self._held: _Held | None = None
+        self._held: Held | None = None
         self.shapes = Shapes(log)
         self.active: Shape | None = None
         """Whose records the log has yet to get."""
+
+    def read(self, first: int, text: str) -> None:
+        """Take in lines, of which the first has a number."""
+        hint, search, known = self._reader.hint, self._reader.search, self.shapes.known
+        number_, at, end = first, 0, len(text)
+        while at < end:
+            close = text.index("\n", at)
+            line = text[at:close]
+            found: re.Match[str] | None = None
+            shape: Shape | None = None
+            if hint in line:
+                for shape in known:
+                    if (found := shape.match(line)) is not None:
+                        break
+                else:
+                    shape, found = None, search(line)
+                if shape is not None and found is not None and shape.is_whole:
+                    if shape is not self.active:
+                        self.turn_to(shape)
+                    count, at = shape.keep(text, at, number_)
+                    if count:
+                        number_ += count
+                        self._log.num_lines = number_ - 1
+                        continue
+            self._log.num_lines = number_
+            self.take(number_, line, shape, found)
+            number_ += 1
+            at = close + 1
 
     def turn_to(self, shape: Shape | None) -> None:
         """Hand over what is held back, and let the shape hold back what follows."""
@@ -372,6 +393,6 @@ class _Reading:
         match = found if shape is None else None
         if shape is not None and known is None:
             match = self._reader.search(line)
-        self._held = _Held(number_, line, known, match)
+        self._held = Held(number_, line, known, match)
         if not self._reader.folds:
             self.turn_to(None)

@@ -1,6 +1,6 @@
 """Judges one attempt of a run: its loss and its gradient norm, and what moved with what."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ from foreshock.core.detector import Alarm
 from foreshock.core.log import Ints
 from foreshock.inspection import gradient
 from foreshock.inspection import loss as losses
-from foreshock.inspection.alarms import default_detectors, raise_alarms
+from foreshock.inspection.alarms import at_readings, between
 from foreshock.inspection.excursion import Excursion, Terrain
 from foreshock.inspection.finding import Episode, EpisodeKind
 from foreshock.inspection.joining import Moved, far_norms, join, precursor
@@ -18,6 +18,8 @@ from foreshock.inspection.statement import state
 from foreshock.inspection.trace import Trace
 
 SHOWN_OUTLIERS = 20
+_NEAR_READINGS = 10
+"""Readings before a restart whose alarms may belong to what comes after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,37 +27,54 @@ class Judged:
     """What one attempt came to.
 
     Attributes:
-        traces: its signals, with the past that it goes on from.
-        alarms: its own, by signal, on the traces' clock.
         episodes: those that matter.
         outliers: the first of those that do not; `num_outliers` counts all.
     """
 
-    traces: Mapping[str, Trace]
-    alarms: Mapping[str, tuple[Alarm, ...]]
     episodes: tuple[Episode, ...]
     outliers: tuple[Episode, ...]
     num_outliers: int
 
 
-def judge_attempt(
-    lineage: Lineage, *, is_rl: bool, progress: Callable[[int], None] = lambda num_readings: None
-) -> Judged:
-    """Judge an attempt; what belongs to the attempts before is only its past."""
-    alarms = raise_alarms(lineage.traces, default_detectors(), progress=progress)
-    court = _Court(lineage=lineage, alarms=alarms, is_rl=is_rl)
-    court.sit()
-    own = {
-        name: tuple(alarm for alarm in found if alarm.step >= lineage.first_clock)
-        for name, found in alarms.items()
-    }
+Alarms = Mapping[str, tuple[Alarm, ...]]
+
+
+def judge_attempt(lineage: Lineage, alarms: Alarms, raised: Alarms, *, is_rl: bool) -> Judged:
+    """Judge an attempt; what belongs to the attempts before is only its past.
+
+    Args:
+        alarms: what the rules say of the traces that are judged, by signal: the seeds.
+        raised: what they would have said live, of what the log shows as it stands.
+    """
+    here, live = (
+        {name: at_readings(each.get(name, ()), trace) for name, trace in lineage.traces.items()}
+        for each in (alarms, raised)
+    )
+    court = _Court(lineage=lineage, alarms=here, raised=live, is_rl=is_rl)
+    if not _is_calm(lineage, here):
+        court.sit()
     return Judged(
-        traces=lineage.traces,
-        alarms={name: found for name, found in own.items() if found},
         episodes=tuple(court.episodes),
         outliers=tuple(court.outliers),
         num_outliers=court.num_outliers,
     )
+
+
+def _is_calm(lineage: Lineage, alarms: Alarms) -> bool:
+    """Whether no rule alarmed in an attempt that only rules could find anything in."""
+    if lineage.is_last:
+        return False
+    for name in ("loss", "grad_norm"):
+        trace = lineage.traces.get(name)
+        if trace is None:
+            continue
+        place = trace.place(lineage.first_clock)
+        if losses.is_short(trace) or place < losses.WARM_UP:
+            return False
+        near = int(trace.clock[max(0, place - _NEAR_READINGS)])
+        if between(alarms[name], near, int(trace.clock[-1])):
+            return False
+    return True
 
 
 @dataclass(kw_only=True)
@@ -63,13 +82,17 @@ class _Court:
     """An attempt being judged."""
 
     lineage: Lineage
-    alarms: Mapping[str, tuple[Alarm, ...]]
+    alarms: Alarms
+    raised: Alarms
     is_rl: bool
     episodes: list[Episode] = field(default_factory=list[Episode])
     outliers: list[Episode] = field(default_factory=list[Episode])
     num_outliers: int = 0
     terrain: Terrain | None = None
     """The gradient norm on its scale."""
+    joined: list[int] = field(default_factory=list[int])
+    joined_until: list[int] = field(default_factory=list[int])
+    """Places of the norm's excursions that belong to one of the loss: from, to (excluded)."""
 
     def sit(self) -> None:
         """Judge the loss, then what the norm did by itself."""
@@ -114,18 +137,15 @@ class _Court:
             self._add(EpisodeKind.DIVERGENCE, loss, excursion)
 
     def _judge_norm(self, terrain: Terrain, seeds: Ints) -> None:
-        taken = [
-            (m.onset_step, m.end_step if m.end_step is not None else 1 << 62)
-            for episode in (*self.episodes, *self.outliers)
-            for m in episode.movements
-            if m.signal == "grad_norm"
-        ]
+        lows, highs = (np.array(each, np.int64) for each in (self.joined, self.joined_until))
         for one in gradient.norm_excursions(terrain, seeds):
             step = int(terrain.trace.steps[one.excursion.start])
-            if any(low <= step < max(high, low + 1) for low, high in taken):
-                continue
+            if ((lows <= one.excursion.start) & (one.excursion.start < highs)).any():
+                continue  # part of what the loss did
             if not self._is_own(terrain.trace, one.excursion):
                 continue
+            if not (one.exploded or np.isfinite(terrain.values[one.excursion.peak])):
+                continue  # told of with all that is not finite
             exploded = one.exploded and not self._explained(step)
             kind = EpisodeKind.GRAD_NORM_EXPLOSION if exploded else EpisodeKind.BENIGN_OUTLIER
             self._add(kind, terrain.trace, one.excursion)
@@ -140,10 +160,6 @@ class _Court:
         )
 
     def _add(self, kind: EpisodeKind, trace: Trace, excursion: Excursion) -> None:
-        if kind is EpisodeKind.BENIGN_OUTLIER:
-            self.num_outliers += 1
-            if len(self.outliers) >= SHOWN_OUTLIERS:
-                return
         others: list[Moved] = []
         if trace.signal == "loss" and self.terrain is not None:
             clock, peak = int(trace.clock[excursion.start]), int(trace.clock[excursion.peak])
@@ -151,6 +167,12 @@ class _Court:
             found = precursor(self.terrain, clock, peak, short=short)
             if found is not None:
                 others.append(Moved(trace=self.terrain.trace, excursion=found))
-        episode = join(kind, Moved(trace=trace, excursion=excursion), others, self.alarms)
+                self.joined.append(found.start)
+                self.joined_until.append(found.end or len(self.terrain.trace))
+        if kind is EpisodeKind.BENIGN_OUTLIER:
+            self.num_outliers += 1
+            if len(self.outliers) >= SHOWN_OUTLIERS:
+                return
+        episode = join(kind, Moved(trace=trace, excursion=excursion), others, self.raised)
         episode = replace(episode, statement=state(episode, trace))
         (self.outliers if kind is EpisodeKind.BENIGN_OUTLIER else self.episodes).append(episode)

@@ -20,7 +20,8 @@ def broken_evaluation(ready: Ready) -> Episode | None:
         if "loss" in name and not trace.finite.all():
             step = int(trace.steps[int(np.argmin(trace.finite))])
             words = f"{name} is not finite at step {step}; training is"
-            return _episode(step, name, words, float("nan"))
+            clock = int(trace.clock[int(np.argmin(trace.finite))])
+            return _episode(step, clock, name, words, float("nan"))
     metrics = [trace for name, trace in evals.items() if "loss" not in name and _counts(name)]
     same = [one for one in metrics if len(one) == len(metrics[0]) >= _LEAST]
     if len(same) < _LEAST_METRICS:
@@ -30,12 +31,13 @@ def broken_evaluation(ready: Ready) -> Episode | None:
     first = same[0]
     if zero.all():
         words = f"{names} are exactly 0 in every evaluation"
-        return _episode(int(first.steps[0]), first.signal, words)
+        return _episode(int(first.steps[0]), int(first.clock[0]), first.signal, words)
     # Early in training nothing may be found yet; later, all of it at once is no measurement.
     late = zero & (first.steps > _EARLY * first.interval_steps)
     if late.any() and np.max([one.values.max() for one in same]) > _FOUND:
-        step = int(first.steps[int(np.argmax(late))])
-        return _episode(step, first.signal, f"{names} are all exactly 0 at step {step} alone")
+        step, clock = (int(each[int(np.argmax(late))]) for each in (first.steps, first.clock))
+        words = f"{names} are all exactly 0 at step {step} alone"
+        return _episode(step, clock, first.signal, words)
     return None
 
 
@@ -45,7 +47,7 @@ def _counts(name: str) -> bool:
     return not any(word in name for word in words)
 
 
-def _episode(step: int, name: str, statement: str, value: float = 0.0) -> Episode:
+def _episode(step: int, clock: int, name: str, statement: str, value: float = 0.0) -> Episode:
     movement = Movement(
         signal=name,
         onset_step=step,
@@ -64,4 +66,5 @@ def _episode(step: int, name: str, statement: str, value: float = 0.0) -> Episod
         lead_to_loss_peak_steps=None,
         movements=(movement,),
         statement=statement,
+        clock=clock,
     )

@@ -61,7 +61,8 @@ class Excursion:
     quarter of the height: the tail of a one-step outlier in a running mean is no width.
     `after_effect` is how far the readings
     after it stand above what the trend promised, in the trace's unit (of logarithms for a
-    logarithmic one); NaN if there are too few.
+    logarithmic one); NaN if there are too few. `low` is what readings must be above to count
+    for the width.
     """
 
     start: int
@@ -71,6 +72,7 @@ class Excursion:
     height: float
     width: int
     after_effect: float = math.nan
+    low: float = math.nan
 
     @property
     def is_open(self) -> bool:
@@ -142,13 +144,15 @@ class Terrain:
         if known.num_readings < FEW and self._within_noise(start, stop, peak):
             return None
         height = (float(self.values[peak]) - known.level) / known.spread
+        low = self._low(known, start, stop, peak)
         return Excursion(
             start=start,
             peak=peak,
             end=end,
             range=known,
             height=height,
-            width=_width(self.values[start:stop], peak - start, known),
+            width=_width(self.values[start:stop], peak - start, low),
+            low=low,
             after_effect=self._after(known, start, end),
         )
 
@@ -188,10 +192,21 @@ class Terrain:
         if len(calm) < FEW // 2:
             return False
         around = self.values[calm]
-        spread = MAD_TO_SD * float(np.median(np.abs(np.diff(around)))) / math.sqrt(2)
+        spread = _spread_of_rises(around)
         before = self.values[self._calm(0, start)]
         level = max(float(np.median(around)), float(np.median(before)) if len(before) else -np.inf)
         return float(self.values[peak]) <= level + _SEED_SDS * spread
+
+    def _low(self, known: Range, start: int, stop: int, peak: int) -> float:
+        """What readings of an excursion must be above to count for its width: a quarter of
+        its height, and out of range; where few came before, out of that of those after too."""
+        top = self.values[peak] if np.isfinite(self.values[peak]) else known.limit
+        low = max(known.limit, known.level + (top - known.level) / 4)
+        after = self.values[self._calm(stop, stop + _PAST)]
+        if known.num_readings >= FEW or len(after) < FEW:
+            return float(low)
+        spread = _spread_of_rises(after)
+        return float(max(low, np.median(after) + _ONSET_SDS * spread))
 
     def _calm(self, low: int, high: int) -> "NDArray[np.int64]":
         return low + np.flatnonzero(self.calm[low:high])
@@ -223,6 +238,17 @@ class Terrain:
         return self._floor if self.logarithmic else self._floor * abs(level)
 
 
+def _spread_of_rises(values: Floats) -> float:
+    """How much readings stray from one to the next, learned from those that go up (of few the
+    highest): a steep fall is a trend, and no noise."""
+    steps = np.diff(values)
+    rises = steps[steps > 0]
+    if not len(rises):
+        return 0.0
+    usual = np.median(rises) if 4 * len(rises) >= len(steps) else rises.max()
+    return MAD_TO_SD * float(usual) / math.sqrt(2)
+
+
 def _first(above: "NDArray[np.bool_]", seed: int, *, short: bool) -> int:
     """Where the readings out of range around a seed begin."""
     start = seed
@@ -238,10 +264,8 @@ def _first(above: "NDArray[np.bool_]", seed: int, *, short: bool) -> int:
     return start
 
 
-def _width(values: Floats, peak: int, known: Range) -> int:
-    """Readings in a row around the peak that are above a quarter of its height."""
-    top = values[peak] if np.isfinite(values[peak]) else known.limit
-    low = max(known.limit, known.level + (top - known.level) / 4)
+def _width(values: Floats, peak: int, low: float) -> int:
+    """Readings in a row around the peak that are above a value."""
     above = ~(values <= low)
     left = int(np.argmin(above[peak::-1])) if not above[peak::-1].all() else peak + 1
     right = int(np.argmin(above[peak:])) if not above[peak:].all() else len(values) - peak

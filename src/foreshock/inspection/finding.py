@@ -116,6 +116,7 @@ class Episode:
         steps_lost: steps until the loss was back at the level it had at the onset; None
             if it never was, or did not move.
         statement: one sentence with the numbers.
+        clock: of the peak, to tell apart what was trained twice; not shown.
     """
 
     kind: EpisodeKind
@@ -132,6 +133,7 @@ class Episode:
     steps_lost: int | None = None
     movements: tuple[Movement, ...] = ()
     statement: str = ""
+    clock: int = 0
 
     @property
     def matters(self) -> bool:
@@ -241,8 +243,16 @@ class Inspection:
 
     @property
     def worst(self) -> RunFinding:
-        """The finding that speaks for the log: the most severe, the longest of equals."""
-        return min(self.findings, key=lambda one: (one.run_class.severity, -one.run.num_values))
+        """The finding that speaks for the log: the most severe, the longest of equals; one
+        that cannot be judged only where none can."""
+        return min(
+            self.findings,
+            key=lambda one: (
+                one.run_class is RunClass.NOT_JUDGEABLE,
+                one.run_class.severity,
+                -one.run.num_values,
+            ),
+        )
 
     @property
     def run_class(self) -> RunClass:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.detector import Alarm, AlarmKind
-from foreshock.core.log import EventKind, LoggedRun
+from foreshock.core.log import EventKind, LogEvent, LoggedRun
 from foreshock.inspection.excursion import Excursion, Terrain, clusters
 from foreshock.inspection.loss import is_short
 from foreshock.inspection.trace import Trace
@@ -20,7 +20,6 @@ _FAR_RATIO = 10.0
 _EXPLOSION_RATIO = 100.0
 _EXPLOSION_READINGS = 2
 _GAP = 5
-_MAX_GROUPS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ def norm_excursions(terrain: Terrain, seeds: "NDArray[np.int64]") -> list[NormEx
     short = is_short(terrain.trace)
     judged: list[NormExcursion] = []
     behind = -1
-    for first, last in clusters(seeds, _GAP)[:_MAX_GROUPS]:
+    for first, last in clusters(seeds, _GAP):
         if first < behind:
             continue
         found = terrain.around(first, last, short=short)
@@ -73,21 +72,21 @@ def far_places(terrain: Terrain, seeds: "NDArray[np.int64]") -> "NDArray[np.int6
     return np.array(kept, np.int64)
 
 
-def lasting_nan(norm: Trace) -> int | None:
-    """Place from which the norm is NaN in every reading to the end: at least two of them, or
-    all there are."""
+def lasting_nan(norm: Trace, *, least: int = 2) -> int | None:
+    """Place from which the norm is NaN in every reading to the end: at least so many of them,
+    or all there are."""
     broken = ~norm.finite
     if not len(broken) or not broken[-1]:
         return None
     start = len(broken) - int(np.argmin(broken[::-1])) if not broken.all() else 0
-    return start if len(broken) - start >= min(2, len(broken)) else None
+    return start if len(broken) - start >= min(least, len(broken)) else None
 
 
-def skipped_for_nan(run: LoggedRun) -> int | None:
-    """Step of the first update that the program says it skipped for its gradient's NaN."""
+def skipped_for_nan(run: LoggedRun) -> LogEvent | None:
+    """The first update that the program says it skipped for its gradient's NaN."""
     for event in run.events:
         if event.kind is EventKind.NONFINITE and event.signal == "grad_norm":
-            return event.step or 0
+            return event
     return None
 
 
@@ -102,7 +101,7 @@ def _scan(terrain: Terrain) -> "NDArray[np.int64]":
     """Readings of a short log that are five times the range around them."""
     found: list[int] = []
     far = np.log(_SEED_RATIO)
-    for place in range(1, len(terrain.values)):
+    for place in (1 + np.flatnonzero(~np.isnan(terrain.values[1:]))).tolist():
         known = terrain.range_before(place)
         if known is not None and terrain.values[place] > known.level + max(far, 3 * known.spread):
             found.append(place)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.detector import Alarm
+from foreshock.inspection.alarms import between, on_steps
 from foreshock.inspection.excursion import Excursion, Terrain
 from foreshock.inspection.finding import Episode, EpisodeKind, Movement
 from foreshock.inspection.trace import Trace
@@ -75,20 +76,22 @@ def join(
         )
     )
     clocks = {one.trace.signal: int(one.trace.clock[one.excursion.start]) for one in moved}
-    first = min(moved, key=lambda one: (clocks[one.trace.signal], one is not main))
-    onset_clock = clocks[first.trace.signal]
+    onsets = {one.trace.signal: int(one.trace.steps[one.excursion.start]) for one in moved}
+    first = min(
+        moved, key=lambda one: (onsets[name := one.trace.signal], clocks[name], one is not main)
+    )
     loss = next((one for one in moved if one.trace.signal == "loss"), None)
-    onset = int(first.trace.steps[first.excursion.start])
+    onset = onsets[first.trace.signal]
     lead_move = lead_peak = None
     if loss is not None:
-        lead_move = clocks["loss"] - onset_clock
-        lead_peak = int(loss.trace.clock[loss.excursion.peak]) - onset_clock
-    known = [movement.alarm_step for movement in movements if movement.alarm_step is not None]
-    causal = [
-        alarm.onset_step
+        lead_move = onsets["loss"] - onset
+        lead_peak = int(loss.trace.steps[loss.excursion.peak]) - onset
+    raised = [
+        on_steps(within[0], one.trace)
         for one in moved
-        for alarm in _within(alarms.get(one.trace.signal, ()), one)
+        if (within := _within(alarms.get(one.trace.signal, ()), one))
     ]
+    alarm = min(raised, key=lambda each: (each.step, each.onset_step), default=None)
     end = main.excursion.end
     after = main.excursion.after_effect if loss is main else float("nan")
     return Episode(
@@ -99,13 +102,14 @@ def join(
         first_mover=first.trace.signal,
         lead_to_loss_move_steps=lead_move,
         lead_to_loss_peak_steps=lead_peak,
-        causal_onset_step=_shown(first.trace, min(causal)) if causal else None,
-        alarm_step=min(known) if known else None,
+        causal_onset_step=alarm.onset_step if alarm else None,
+        alarm_step=alarm.step if alarm else None,
         after_effect=after,
         after_effect_sds=after / main.excursion.range.spread,
         steps_lost=None if end is None or loss is not main else _lost(main),
         movements=movements,
         statement=statement,
+        clock=int(main.trace.clock[main.excursion.peak]),
     )
 
 
@@ -120,7 +124,7 @@ def _movement(one: Moved, alarms: Sequence[Alarm]) -> Movement:
         end_step=None if found.end is None else int(trace.steps[found.end]),
         peak_value=float(trace.values[found.peak]),
         baseline=level,
-        alarm_step=_shown(trace, raised[0].step) if raised else None,
+        alarm_step=on_steps(raised[0], trace).step if raised else None,
         detectors=tuple(sorted({alarm.detector for alarm in raised})),
     )
 
@@ -129,21 +133,17 @@ def _is_log(one: Moved) -> bool:
     return one.trace.signal not in ("loss", "eval_loss", "loss_scale")
 
 
-def _within(alarms: Sequence[Alarm], one: Moved) -> list[Alarm]:
+def _within(alarms: Sequence[Alarm], one: Moved) -> Sequence[Alarm]:
     trace, found = one.trace, one.excursion
     first = int(trace.clock[found.start])
     last = int(trace.clock[-1 if found.end is None else found.end])
-    return [alarm for alarm in alarms if first <= alarm.step <= last]
-
-
-def _shown(trace: Trace, clock: int) -> int:
-    return int(trace.steps[min(trace.place(clock), len(trace) - 1)])
+    return between(alarms, first, last)
 
 
 def _lost(main: Moved) -> int:
     trace, found = main.trace, main.excursion
     assert found.end is not None
-    return int(trace.clock[found.end] - trace.clock[found.start])
+    return int(trace.steps[found.end] - trace.steps[found.start])
 
 
 def far_norms(loss: Trace, norm: Trace | None, seeds: "NDArray[np.int64]") -> "NDArray[np.bool_]":

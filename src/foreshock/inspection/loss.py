@@ -1,6 +1,7 @@
 """Judges the training loss: which excursions matter, and whether it ended above its best."""
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,14 @@ to the next differs by a third; by half, hardly ever without a reason."""
 _MIN_WIDTH = 3
 _CHANCE = 0.05
 _LEAST_HEIGHT = 0.03
+_UNTRAINED = 3
+_LEARNED = 0.5
 _COARSE_STEPS = 5
 _STANDS_STEPS, _STANDS_READINGS = 100, 5
-_MAX_GROUPS = 2000
 _RISE = 0.10
+_RL_RISE, _RL_RATIO = 1.0, 10
 _GAP = 5
+_LEVEL_WINDOW, _SIDE = 41, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +74,10 @@ def loss_excursions(
     if not short:
         seeds = np.union1d(seeds, _alarmed(loss, alarms))
     terrain.mark(seeds)
-    groups = clusters(seeds, _GAP)[:_MAX_GROUPS]
+    groups = clusters(seeds, _GAP)
     share = max(len(groups) - 0.5, 0.5) / max(len(loss), 1)  # of the other outliers
-    least_width = max(_MIN_WIDTH if not short else 2, _chance_width(len(loss), share))
+    floor = _MIN_WIDTH if not short else 2
+    noise = None if short else _Noise(loss.values)
     judged: list[LossExcursion] = []
     behind = -1
     for first, last in groups:
@@ -83,11 +88,50 @@ def loss_excursions(
             continue
         behind = len(loss) if found.end is None else found.end
         norm_moved = bool(moved_norms[found.start : behind].any())
+        others = share if noise is None else max(share, noise.share_above(found, behind))
+        least_width = max(floor, _chance_width(len(loss), others))
         kind = _kind(loss, found, least_width, norm_moved)
-        if is_rl and not norm_moved:
+        if is_rl and (not norm_moved or _is_small(found)):
             kind = EpisodeKind.BENIGN_OUTLIER  # it hovers near zero by design
         judged.append(LossExcursion(excursion=found, kind=kind))
     return judged
+
+
+def _is_small(found: Excursion) -> bool:
+    """Whether a loss of reinforcement learning stays away by no more than it may stray."""
+    away = found.height * found.range.spread
+    return found.is_open and away <= max(_RL_RISE, _RL_RATIO * abs(found.range.level))
+
+
+class _Noise:
+    """How often a loss stands how far above its own level, without any event.
+
+    The width of an excursion counts readings above a quarter of its height. Where single
+    readings do that all the time (heavy tails), several in a row come about by chance.
+    """
+
+    def __init__(self, values: Floats) -> None:
+        finite = np.where(np.isfinite(values), values, np.nan)
+        window = min(_LEVEL_WINDOW, len(values) | 1)
+        padded = np.pad(finite, window // 2, mode="edge")
+        rows = np.lib.stride_tricks.sliding_window_view(padded, window)[:: max(1, window // 4)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a stretch of NaN has no level
+            levels = np.nanmedian(rows, axis=1)
+        self._above: Floats = finite - np.repeat(levels, max(1, window // 4))[: len(values)]
+
+    def share_above(self, found: Excursion, stop: int) -> float:
+        """Share of the readings on both sides that stand as far above their level as those
+        that make the width of an excursion do above its."""
+        far = found.low - found.range.level
+        sides = np.concatenate(
+            (
+                self._above[max(0, found.start - _SIDE) : found.start],
+                self._above[stop : stop + _SIDE],
+            )
+        )
+        sides = sides[np.isfinite(sides)]
+        return float(np.mean(sides > far)) if len(sides) >= _SIDE // 5 else 0.0
 
 
 def _alarmed(loss: Trace, alarms: tuple[Alarm, ...]) -> "NDArray[np.int64]":
@@ -111,8 +155,10 @@ def _scan(terrain: Terrain, stop: int) -> "NDArray[np.int64]":
     found: list[int] = []
     values = terrain.values
     for place in range(1, min(stop, len(values))):
+        if not math.isfinite(values[place]):
+            continue
         known = terrain.range_before(place)
-        if known is None or not math.isfinite(values[place]):
+        if known is None:
             continue
         margin = _SEED_SDS * known.spread
         if known.num_readings < FEW:
@@ -135,12 +181,24 @@ def _kind(loss: Trace, found: Excursion, least_width: int, norm_moved: bool) -> 
     high = found.height * found.range.spread >= _LEAST_HEIGHT * abs(found.range.level)
     if found.end is None:
         return _open_kind(loss, found) if high else EpisodeKind.BENIGN_OUTLIER
+    if _was_untrained(loss, found):
+        return EpisodeKind.BENIGN_OUTLIER
     if high and found.width >= least_width:
         return EpisodeKind.RECOVERING_SPIKE
     if high and norm_moved and loss.interval_steps >= _COARSE_STEPS:
         # One reading of a coarse log is many steps, and the gradient went with it.
         return EpisodeKind.RECOVERING_SPIKE
     return EpisodeKind.BENIGN_OUTLIER
+
+
+def _was_untrained(loss: Trace, found: Excursion) -> bool:
+    """Whether the first updates of a new model overshot: they had nothing to undo, as the loss
+    went on to half of what it was before them."""
+    if found.start >= _UNTRAINED or int(loss.steps[0]) > _UNTRAINED:
+        return False
+    later = loss.values[found.end :]
+    later = later[np.isfinite(later)]
+    return len(later) > 0 and float(np.median(later)) < _LEARNED * found.range.level
 
 
 def _open_kind(loss: Trace, found: Excursion) -> EpisodeKind:
@@ -151,9 +209,10 @@ def _open_kind(loss: Trace, found: Excursion) -> EpisodeKind:
     lasted = int(loss.clock[-1] - loss.clock[found.start])
     level, peak = found.range.level, float(finite.max())
     fallen = float(np.median(finite[-3:])) < level + 0.5 * (peak - level)
-    if _compatible(loss, found):
+    if _compatible(loss, found) or _first_was_off(loss, found):
         return EpisodeKind.BENIGN_OUTLIER
-    falling = fallen and float(finite[-1]) <= 1.02 * float(finite[int(np.argmax(finite)) :].min())
+    top = int(np.argmax(finite))
+    falling = fallen and top < len(finite) - 1 and finite[-1] <= 1.02 * float(finite[top:].min())
     if falling and lasted < _STANDS_STEPS:
         return EpisodeKind.RECOVERING_SPIKE  # on its way back when the log ends
     if readings >= 2 and (lasted >= _STANDS_STEPS or readings >= _STANDS_READINGS):
@@ -170,15 +229,48 @@ def _compatible(loss: Trace, found: Excursion) -> bool:
     nothing was left, the noise was only not known yet."""
     if found.range.num_readings >= FEW:
         return False
+    before = loss.values[: found.start]
     later = loss.values[found.start :]
     later = later[np.isfinite(later)]
+    if np.median(later[-3:]) <= np.nanmedian(before):
+        return True  # the lowest of a few was taken for the level: it may have been low by chance
     later = later[len(later) // 2 :]
     if len(later) < FEW // 2:
         return False
-    before = loss.values[: found.start]
     spread = MAD_TO_SD * float(np.median(np.abs(later - np.median(later))))
     level, known = float(np.median(later)), float(np.nanmedian(before))
-    return level - 3 * spread <= known and level < 2 * abs(known)
+    if level - 3 * spread <= known and level < 2 * abs(known):
+        return True
+    return _as_ratios(loss.values[found.start :], known)
+
+
+def _first_was_off(loss: Trace, found: Excursion) -> bool:
+    """Whether only the first reading after a resumption was too low (averages that began anew
+    with it), as the loss falls from the second on as if nothing had been."""
+    later = loss.values[found.start :]
+    third = len(later) // 3
+    return (
+        found.range.num_readings == 1
+        and int(loss.steps[0]) > _UNTRAINED * loss.interval_steps
+        and len(later) >= FEW
+        and bool(np.isfinite(later).all())
+        and float(np.median(later[-third:])) < float(np.median(later[:third]))
+    )
+
+
+def _as_ratios(values: Floats, known: float) -> bool:
+    """Whether positive readings stray by such factors from one to the next that the level
+    before is one of theirs. Steady growth is no straying."""
+    values = values[np.isfinite(values)]
+    if known <= 0 or len(values) < FEW or not (values > 0).all():
+        return False
+    logs = np.log(values)
+    moves = np.diff(logs)
+    spread = MAD_TO_SD * float(np.median(np.abs(moves - np.median(moves)))) / math.sqrt(2)
+    near = float(np.log(known)) + spread
+    return float(np.median(logs)) - 3 * spread <= np.log(known) and bool(
+        (logs[len(logs) // 3 :] <= near).any()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,15 +306,15 @@ def final_rise(loss: Trace, *, is_rl: bool) -> FinalRise | None:
     gained = max(0.0, float(levels[0]) - best)
     margin = max(_RISE * abs(best), 0.25 * gained, _SEED_SDS * noise)
     if is_rl:
-        margin = max(margin, 10 * abs(best), 1.0)
+        margin = max(margin, _RL_RATIO * abs(best), _RL_RISE)
     if final <= best + margin or best_at >= len(levels) - window:
         return None
     above = levels > best + margin / 2
     start = len(levels) - int(np.argmin(above[::-1]))
-    first = int(finite[min(start + window // 2, len(finite) - 1)])
-    peak = int(finite[start + int(np.argmax(values[start:]))])
+    begun = min(start + window // 2, len(finite) - 1)
+    peak = int(finite[begun + int(np.argmax(values[begun:]))])
     known = Range(level=best, spread=max(noise, 1e-12), slope=0.0, num_readings=window)
-    return FinalRise(start=first, peak=peak, best=best, final=final, range=known)
+    return FinalRise(start=int(finite[begun]), peak=peak, best=best, final=final, range=known)
 
 
 def rolling_median(values: Floats, window: int) -> Floats:

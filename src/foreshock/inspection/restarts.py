@@ -1,9 +1,13 @@
 """Judges each restart: whether the loss went on where it had been."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import Floats
 from foreshock.core.stats import MAD_TO_SD
+from foreshock.inspection.alarms import between, on_steps
 from foreshock.inspection.finding import Episode, EpisodeKind, Movement
 from foreshock.inspection.trace import Trace
 
@@ -16,23 +20,37 @@ _LEAST_SHARE = 0.05
 _MAX_EPISODES = 50
 
 
-def find_discontinuities(loss: Trace) -> list[Episode]:
+def find_discontinuities(loss: Trace, alarms: Sequence[Alarm]) -> list[Episode]:
     """Restarts after which the loss jumped, or dropped (data seen before, or a wrong
-    average), by more than its noise and 5 %."""
+    average), by more than its noise and 5 %.
+
+    Args:
+        alarms: causal ones of the loss, on the log's clock.
+    """
     found: list[Episode] = []
-    for place in (np.flatnonzero(np.diff(loss.attempts)) + 1).tolist():
+    places = (np.flatnonzero(np.diff(loss.attempts)) + 1).tolist()
+    bounds = [0, *places, len(loss)]
+    for number, place in enumerate(places):
+        last_place, next_place = bounds[number], bounds[number + 2]
         before = _finite(loss.values[max(0, place - 4 * _BEFORE) : place])[-_BEFORE:]
-        after = _finite(loss.values[place : place + _AFTER])
+        stop = min(place + _AFTER, next_place)
+        after = _finite(loss.values[place:stop])
         if len(after) < _LEAST_READINGS or len(before) < _LEAST_READINGS:
             continue
         first = int(loss.steps[place])
-        again = _same_steps(loss, place)
+        again = _same_steps(loss, last_place, place, stop)
         level = float(np.median(before[-10:])) if again is None else again
         noise = MAD_TO_SD * float(np.median(np.abs(before - np.median(before))))
         now = float(np.median(after))
         if abs(now - level) <= max(_SDS * noise, _LEAST_SHARE * abs(level)):
             continue
         word = "jumped" if now > level else "dropped"
+        told = [
+            on_steps(alarm, loss)
+            for alarm in between(alarms, int(loss.clock[place]), int(loss.clock[next_place - 1]))
+            if alarm.kind is AlarmKind.DISCONTINUITY
+        ][:1]
+        alarm_step = told[0].step if told else None
         found.append(
             Episode(
                 kind=EpisodeKind.RESTART_DISCONTINUITY,
@@ -42,6 +60,8 @@ def find_discontinuities(loss: Trace) -> list[Episode]:
                 first_mover="loss",
                 lead_to_loss_move_steps=0,
                 lead_to_loss_peak_steps=0,
+                causal_onset_step=told[0].onset_step if told else None,
+                alarm_step=alarm_step,
                 movements=(
                     Movement(
                         signal="loss",
@@ -50,11 +70,14 @@ def find_discontinuities(loss: Trace) -> list[Episode]:
                         end_step=None,
                         peak_value=now,
                         baseline=level,
+                        alarm_step=alarm_step,
+                        detectors=tuple(alarm.detector for alarm in told),
                     ),
                 ),
                 statement=(
                     f"at the restart at step {first} the loss {word} from {level:.4g} to {now:.4g}"
                 ),
+                clock=int(loss.clock[place]),
             )
         )
         if len(found) >= _MAX_EPISODES:
@@ -62,13 +85,12 @@ def find_discontinuities(loss: Trace) -> list[Episode]:
     return found
 
 
-def _same_steps(loss: Trace, place: int) -> float | None:
+def _same_steps(loss: Trace, last_place: int, place: int, stop: int) -> float | None:
     """The level of the same steps before the restart, where they were trained twice."""
-    ours = slice(place, place + _AFTER)
-    earlier = slice(max(0, place - 100_000), place)
-    mine = loss.attempts[earlier] == loss.attempts[place - 1]
-    twice = np.isin(loss.steps[earlier], loss.steps[ours]) & mine
-    values = _finite(loss.values[earlier][twice])
+    ours, theirs = loss.steps[place:stop], loss.steps[last_place:place]
+    low = last_place + int(np.searchsorted(theirs, ours[0]))
+    high = last_place + int(np.searchsorted(theirs, ours[-1], side="right"))
+    values = _finite(loss.values[low:high][np.isin(loss.steps[low:high], ours)])
     return float(np.median(values)) if len(values) >= _LEAST_READINGS else None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.log import EventKind, LoggedRun
-from foreshock.inspection.trace import Trace
+from foreshock.inspection.trace import Trace, time_of
 
 _HALVINGS = 5
 """Halvings without growth in between, after a calm stretch. A healthy scale is halved once
@@ -15,8 +15,8 @@ after each growth; three in a row happen; five are a factor of 32."""
 _LOW = 1.0
 _FIRST_READINGS, _SEARCH_READINGS = 2, 5
 _SEARCH_STEPS, _EARLY_STEPS = 50, 100
-"""The search for the first scale begins within 50 steps of a log that begins within 100 of
-the training; it needs one overflow a halving, and 2**32 has 32 of them."""
+"""The search for the first scale begins within 50 steps of a log that begins within 100 (or one
+distance of its records) of the training; it needs one overflow a halving, and 2**32 has 32."""
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ class Collapse:
     Attributes:
         start_step, end_step: where the fall began, and its last reading.
         before, after: the scale there.
-        start_clock: the start on the clock of the scale's trace, None if only events tell.
+        start_clock: the start on the log's clock.
         reason: in words.
     """
 
@@ -36,7 +36,7 @@ class Collapse:
     end_step: int
     before: float
     after: float
-    start_clock: int | None
+    start_clock: int
     reason: str
 
 
@@ -51,24 +51,27 @@ def find_collapse(run: LoggedRun, scale: Trace | None, *, loss_rose: bool) -> Co
     if scale is None or len(scale) == 0:
         if floor is None:
             return None
-        step = floor.step or 0
+        step, clock = time_of(floor, run)
         return Collapse(
             start_step=step, end_step=step, before=float("nan"), after=float("nan"),
-            start_clock=None, reason="the program says that the loss scale reached its minimum",
+            start_clock=clock, reason="the program says that the loss scale reached its minimum",
         )  # fmt: skip
     values = scale.values
-    start, end = _last_fall(values)
+    start, end = _last_fall(scale)
     before, after = float(values[start]), float(values[end])
     reason = ""
     if floor is not None:
         reason = "the program says that the loss scale reached its minimum"
     elif after <= 0:
-        reason = "the loss scale is 0: every gradient is lost"
-    elif after < _LOW and before > after:
+        reason = f"the loss scale is {after:g}: every gradient is lost"
+    elif after < _LOW and before > after and not _grew_again(scale, end):
         reason = f"the loss scale fell from {before:g} to {after:g}, below 1"
-    elif float(values.min()) < _LOW and float(values.max()) > float(values.min()):
-        low = int(np.argmin(values))
-        start, end = _fall_to(values, low)
+    elif (
+        float(values.min()) < _LOW
+        and float(values.max()) > float(values.min())
+        and not _grew_again(scale, low := int(np.argmin(values)))
+    ):
+        start, end = _fall_to(scale, low)
         before, after = float(values[start]), float(values[end])
         reason = f"the loss scale fell from {before:g} to {after:g}, below 1"
     else:
@@ -83,28 +86,36 @@ def find_collapse(run: LoggedRun, scale: Trace | None, *, loss_rose: bool) -> Co
     )  # fmt: skip
 
 
-def _last_fall(values: Floats) -> tuple[int, int]:
-    """The longest fall without growth: from the last reading at its top to its bottom."""
+def _last_fall(scale: Trace) -> tuple[int, int]:
+    """The longest fall without growth: from the last reading at its top to its bottom. Where
+    the steps go back, another begins."""
+    values: list[float] = scale.values.tolist()
     best, depth = (len(values) - 1, len(values) - 1), 1.0
     top = 0
-    changes = np.flatnonzero(np.diff(values)) + 1
-    for place in changes.tolist():
-        if values[place] >= values[place - 1]:
+    back = np.diff(scale.steps) < 0
+    for place in (np.flatnonzero((np.diff(scale.values) != 0) | back) + 1).tolist():
+        if back[place - 1] or not values[place] < values[place - 1]:
             top = place
             continue
         if values[place - 1] == values[top]:
             top = place - 1
-        fall = _ratio(float(values[top]), float(values[place]))
+        fall = _ratio(values[top], values[place])
         if fall > depth:
             best, depth = (top, place), fall
     return best
 
 
-def _fall_to(values: Floats, low: int) -> tuple[int, int]:
-    start = low
-    while start > 0 and values[start - 1] >= values[start]:
-        start -= 1
-    return start, low
+def _grew_again(scale: Trace, low: int) -> bool:
+    """Whether it grew after its lowest reading, before any restart: a scale that is low but
+    alive, as of a loss that is summed."""
+    own = scale.attempts[low:] == scale.attempts[low]
+    return bool((scale.values[low:][own] > scale.values[low]).any())
+
+
+def _fall_to(scale: Trace, low: int) -> tuple[int, int]:
+    falls = (np.diff(scale.values[: low + 1]) <= 0) & (np.diff(scale.steps[: low + 1]) >= 0)
+    rises = np.flatnonzero(~falls)
+    return (int(rises[-1]) + 1 if len(rises) else 0), low
 
 
 def _is_search(run: LoggedRun, scale: Trace, start: int) -> bool:
@@ -123,7 +134,8 @@ def _is_search(run: LoggedRun, scale: Trace, start: int) -> bool:
     if not run.has_steps:
         return True
     first = min(int(one.steps.min()) for one in run.series.values() if len(one))
-    return first <= _EARLY_STEPS and int(scale.steps[start]) - first <= _SEARCH_STEPS
+    early = _EARLY_STEPS if loss is None else max(_EARLY_STEPS, Trace.of(loss).interval_steps)
+    return first <= early and int(scale.steps[start]) - first <= _SEARCH_STEPS
 
 
 def _ratio(high: float, low: float) -> float:

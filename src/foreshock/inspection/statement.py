@@ -5,9 +5,14 @@ import math
 import numpy as np
 
 from foreshock.inspection.finding import Episode, EpisodeKind, Movement, RunClass, RunFinding
-from foreshock.inspection.trace import Ready, Trace
+from foreshock.inspection.trace import Ready, Trace, counted
 
 _NAMES = {"grad_norm": "the gradient norm", "loss_scale": "the loss scale", "loss": "the loss"}
+
+
+def name_of(signal: str) -> str:
+    """What a signal is called in a sentence."""
+    return _NAMES.get(signal, signal)
 
 
 def state(episode: Episode, trace: Trace) -> str:
@@ -15,14 +20,14 @@ def state(episode: Episode, trace: Trace) -> str:
     main = next((m for m in episode.movements if m.signal == trace.signal), None)
     if main is None:
         return ""
-    name = _NAMES.get(trace.signal, trace.signal)
+    name = name_of(trace.signal)
     words = f"{name} went from {main.baseline:.4g} to {main.peak_value:.4g}"
     where = f" at step {main.peak_step}"
     match episode.kind:
         case EpisodeKind.BENIGN_OUTLIER:
             return f"{words}{where}, without after-effect"
         case EpisodeKind.GRAD_NORM_EXPLOSION:
-            return f"{words}{where}, while the loss shows nothing"
+            return f"{words}{where}, while the loss shows no lasting effect"
         case EpisodeKind.DIVERGENCE:
             return f"{words} from step {main.onset_step} on and did not come back"
     words += where
@@ -39,18 +44,18 @@ def _lead(episode: Episode, main: Movement) -> str:
     lead = episode.lead_to_loss_move_steps
     if episode.first_mover == main.signal or not lead:
         return ""
-    name = _NAMES.get(episode.first_mover, episode.first_mover)
+    name = name_of(episode.first_mover)
     return (
         f"; {name} moved first, at step {episode.onset_step}, {lead} step{'s' * (lead != 1)} "
         f"before the loss moved and {episode.lead_to_loss_peak_steps} before its peak"
     )
 
 
-def verdict_of(finding: RunFinding, ready: Ready) -> str:
-    """The finding in one sentence."""
+def verdict_of(finding: RunFinding, ready: Ready, *, num_episodes: int) -> str:
+    """The finding in one sentence; `num_episodes` that matter, listed or not."""
     episode = deciding(finding)
     if episode is not None and episode.statement:
-        more = sum(one.matters for one in finding.episodes) - 1
+        more = num_episodes - 1
         tail = f" (and {more} more)" if more > 0 else ""
         return episode.statement[:1].upper() + episode.statement[1:] + tail
     return _calm(finding, ready)
@@ -80,12 +85,11 @@ def _calm(finding: RunFinding, ready: Ready) -> str:
     else:
         values = loss.values[loss.finite]
         first, last = float(np.median(values[:3])), float(np.median(values[-3:]))
-        words = f"The loss went from {first:.4g} to {last:.4g} in {len(values)} readings"
+        words = f"The loss went from {first:.4g} to {last:.4g} in {counted(len(values), 'reading')}"
     if finding.run_class is RunClass.NOT_JUDGEABLE:
         return f"{words}: too few to judge anything"
     if finding.num_outliers:
-        plural = "s" * (finding.num_outliers != 1)
-        return f"{words}, with {finding.num_outliers} outlier{plural} that left no trace"
+        return f"{words}, with {counted(finding.num_outliers, 'outlier')} that left no trace"
     return f"{words}, without anything out of range"
 
 

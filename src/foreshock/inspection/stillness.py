@@ -16,6 +16,10 @@ _PROGRESS = 0.02
 _STUCK_SHARE = 0.7
 """Share of a run without any progress, after its loss had risen above where it began."""
 
+_UNLEARNED = 0.4
+"""Share of its first loss at which a run has learned little: from there down, standing still
+is what the end of a healthy run looks like."""
+
 _EARLY_RISE = 0.1
 _WINDOW = 100
 _ZERO = 1e-4
@@ -82,7 +86,8 @@ def _stuck(values: Floats, levels: Floats, places: Ints) -> Stillness | None:
     rise = float(early[1:].max() - values[0])
     if rise <= max(_EARLY_RISE * abs(values[0]), 6 * MAD_TO_SD * noise):
         return None
-    if moved < max(0.5 * noise, _PROGRESS * abs(float(rest[-1]))) and rest[-1] > 0.2 * values[0]:
+    still = moved < max(0.5 * noise, _PROGRESS * abs(float(rest[-1])))
+    if still and rest[-1] > _UNLEARNED * values[0]:
         return Stillness(
             start=int(places[from_place]),
             reason=(

@@ -1,11 +1,13 @@
 """What the DeepSpeed engine prints, and the steps of DeepSpeed-Chat."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import islice
 from typing import ClassVar
 
-from foreshock.core.line_shape import Record
+from foreshock.core.epoch_steps import count_of
+from foreshock.core.line_shape import Arrangement, Columns, Record, Steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.reader import Sample, Source
@@ -42,11 +44,12 @@ class Deepspeed(TextReader):
     specificity = 0.82
     hint = "tep"
     record = (
-        r"\[Rank (?P<rank>\d{1,6})\] step=(?P<engine_step>\d+), skipped=(?P<skipped>\d+)"
+        r"(?:\[Rank (?P<rank>\d{1,6})\] step=(?P<engine_step>\d+), skipped=(?P<skipped>\d+)"
         r"(?:, lr=\[(?P<lr>[-+.\deE]+))?"
         rf"|\bsteps: (?P<pipe_step>\d+) loss: (?P<loss>{NUMBER}) iter time"
         r"|[Ee]poch: ?(?P<epoch>\d+)(?:, | ?\| ?)[Ss]tep: ?(?P<step>\d+)"
-        r"(?P<rest> ?\| ?(?:ppo_ep|PPO Epoch).*|, Rank: \d+, loss = .*)"
+        r"(?= ?\| ?(?:ppo_ep|PPO Epoch)|, Rank: \d+, loss = ))"
+        r"(?P<rest>(?(step).*|))"
     )
     pairs = rf"([A-Za-z][A-Za-z_ ]{{0,40}}[A-Za-z])(?:: ?| = )({NUMBER})(?=\s*(?:\||,|\Z))"
     labels: ClassVar[Mapping[str, str]] = {
@@ -79,25 +82,45 @@ class Deepspeed(TextReader):
         if reading._tracks.num_tracks > 1:
             log.note("several engines print their overflows: their scales are kept apart")
 
-    def record_of(
-        self, match: "re.Match[str]", line: str
-    ) -> tuple[int | None, list[tuple[str, float]]] | None:
-        if match["pipe_step"] is not None:
-            return whole(match["pipe_step"]), self.kept([("loss", match["loss"])])
-        if match["engine_step"] is None:
-            self._is_chat = True
-            return super().record_of(match, line)
-        step = whole(match["engine_step"])
-        again = step == self._engine_step
-        self._engine = self._engine + 1 if again and self._engine < _MAX_TRACKS else 0
-        self._engine_step = step
-        mark = f"_{self._engine + 1}" if self._engine else ""
-        texts = [(f"skipped{mark}", match["skipped"]), (f"lr{mark}", match["lr"] or "")]
-        return None if self._is_chat else step, self.kept(texts)
-
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         self._tracks.num_others += 1
-        super().settle(record, number_, log)
+        step, pairs, rank = record
+        label, value = pairs[0]
+        if label == "pipe_step":
+            step, pairs = count_of(value), pairs[1:]
+        elif label == "engine_step":
+            step = count_of(value)
+            again = step == self._engine_step
+            self._engine = self._engine + 1 if again and self._engine < _MAX_TRACKS else 0
+            self._engine_step = step
+            mark = f"_{self._engine + 1}" if self._engine else ""
+            pairs = [(f"{x}{mark}", value) for x, value in pairs[1:]]
+            step = None if self._is_chat else step
+        else:
+            self._is_chat = True
+        log.row(step, pairs, line=number_, rank=rank)
+
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
+        kind = labels[0]
+        if kind not in ("pipe_step", "engine_step") or "" in labels:
+            return None
+
+        def check(numbers: Columns, start: int) -> int:
+            if kind == "pipe_step":
+                return len(numbers[0])
+            end = start
+            for value in islice(numbers[0], start, None):
+                if value == self._engine_step:
+                    break
+                end, self._engine_step, self._engine = end + 1, count_of(value), 0
+            return end
+
+        def rows(numbers: Columns) -> tuple[Steps, Columns]:
+            self._tracks.num_others += len(numbers[0])
+            is_told = kind == "pipe_step" or not self._is_chat
+            return numbers[0] if is_told else [None] * len(numbers[0]), numbers[1:]
+
+        return Arrangement(labels[1:], rows, check)
 
     def word(self, line: str, number_: int, log: LogBuilder) -> None:
         if "kipping step." in line and (found := _OVERFLOW.search(line)):

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar
 
-from foreshock.core.line_shape import Check, Record
+from foreshock.core.line_shape import Arrangement, Columns, Record, as_they_are
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.text_reader import NUMBER, Says, TextReader
@@ -39,6 +40,11 @@ class Fairseq(TextReader):
         ),
     )
 
+    def word(self, line: str, number_: int, log: LogBuilder) -> None:
+        if "done training in " in line:
+            log.new_run()  # what follows belongs to the next, its first overflows too
+        super().word(line, number_, log)
+
     def record_of(
         self, match: "re.Match[str]", line: str
     ) -> tuple[int | None, list[tuple[str, float]]] | None:
@@ -55,11 +61,17 @@ class Fairseq(TextReader):
         kind = "valid_" if is_valid else "epoch_"
         return step, [(_renamed(label, kind), value) for label, value in pairs]
 
-    def ordinary(self, labels: Sequence[str]) -> Check | None:
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
         scales = [n for n, label in enumerate(labels) if label.endswith("loss_scale")]
-        if not scales:
-            return None
-        return lambda numbers: all(numbers[n] != 0 for n in scales)
+
+        def check(numbers: Columns, start: int) -> int:
+            end = len(numbers[0])
+            for place in scales:
+                with suppress(ValueError):
+                    end = min(end, numbers[place].index(0, start))
+            return end
+
+        return as_they_are(labels, check if scales else None)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         if any(value == 0 and label.endswith("loss_scale") for label, value in record[1]):

@@ -2,13 +2,15 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import ClassVar
 
 from foreshock.core.bar_steps import BarSteps
 from foreshock.core.dict_rows import DICT, DictRow, dict_rows, numbers_of_row, row_of
 from foreshock.core.even_steps import even_steps
+from foreshock.core.line_shape import Arrangement, Columns, Steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
@@ -67,37 +69,56 @@ class HFStdout(TextReader):
     def read(self, source: Source, log: LogBuilder) -> None:
         steps = BarSteps()
         rows = _Rows(log)
-        plain = Spans(log, self._numbers)
-        wrapped: list[str] = []
-        first = 0
-        for number_, line in source.lines():
-            log.num_lines = number_
-            if wrapped:
-                wrapped.append(line.strip())
-                if "}" not in line and "{" not in line and len(wrapped) < _MAX_WRAPPED:
-                    continue
-                if "{" in line:
-                    wrapped.pop()
-                self._rows_of("".join(wrapped), first, steps, rows)
-                wrapped.clear()
-                if "{" not in line:
-                    continue
-            if "{" in line and ("'" in line or '"' in line):
-                if line[0] == "{" and (pairs := plain.read(line)) is not None:
-                    self._row(row_of(pairs), "", number_, steps, rows)
-                    continue
-                last = line.rfind("{")
-                if "}" not in line[last:] and line[last + 1 : last + 2] in ("'", '"'):
-                    wrapped, first = [line.rstrip()], number_
-                    continue
-                self._rows_of(line, number_, steps, rows)
-                continue
-            self._other(line, number_, steps, rows)
-        if wrapped:
-            self._rows_of("".join(wrapped), first, steps, rows)
+        plain = Spans(
+            log,
+            self._numbers,
+            rows.arranged,
+            lambda record, number_: self._row(row_of(record[1]), "", number_, steps, rows),
+        )
+        for first, text in source.texts():
+            number_, at = first, 0
+            while at < len(text):
+                if steps.is_out and not rows.wrapped and rows.are_plain and text[at] == "{":
+                    count, at = plain.keep(text, at, number_)
+                    number_ += count
+                    log.num_lines = number_ - 1
+                    if count:
+                        continue
+                close = text.index("\n", at)
+                log.num_lines = number_
+                self._line(text[at:close], number_, plain, steps, rows)
+                number_ += 1
+                at = close + 1
+        if rows.wrapped:
+            self._rows_of("".join(rows.wrapped), rows.first, steps, rows)
         rows.give_held()
         steps.end()
         log.total_steps = log.total_steps or steps.longest
+
+    def _line(self, line: str, number_: int, plain: Spans, steps: BarSteps, rows: "_Rows") -> None:
+        wrapped = rows.wrapped
+        if wrapped:
+            wrapped.append(line.strip())
+            if "}" not in line and "{" not in line and len(wrapped) < _MAX_WRAPPED:
+                return
+            if "{" in line:
+                wrapped.pop()
+            self._rows_of("".join(wrapped), rows.first, steps, rows)
+            wrapped.clear()
+            if "{" not in line:
+                return
+        if "{" in line and ("'" in line or '"' in line):
+            if line[0] == "{" and (pairs := plain.read(line)) is not None:
+                self._row(row_of(pairs), "", number_, steps, rows)
+                return
+            last = line.rfind("{")
+            if "}" not in line[last:] and line[last + 1 : last + 2] in ("'", '"'):
+                wrapped.append(line.rstrip())
+                rows.first = number_
+                return
+            self._rows_of(line, number_, steps, rows)
+            return
+        self._other(line, number_, steps, rows)
 
     def _other(self, line: str, number_: int, steps: BarSteps, rows: "_Rows") -> None:
         """Take in a line without rows: a bar, or words."""
@@ -185,6 +206,41 @@ class _Rows:
         self._held: tuple[Callable[[], None], list[tuple[str, float]]] | None = None
         self._first_rank: int | None = None
         self._stepless: list[tuple[int, float]] = []
+        self.wrapped: list[str] = []
+        """What was read of a row that a terminal wrapped."""
+        self.first = 0
+        """The first line of it."""
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether rows without a logger speak, and none is held back."""
+        return self._echoes is True and self._held is None
+
+    def arranged(self, labels: Sequence[str]) -> Arrangement | None:
+        """How rows without steps that stand below one another are given at once."""
+        if "epoch" not in labels:
+            return None
+        place = labels.index("epoch")
+
+        def check(numbers: Columns, start: int) -> int:
+            epochs = numbers[place]
+            if self.ended or self._first_epoch < 0:
+                return start
+            end, last, begins = start, self._epoch, 2 * self._first_epoch + 0.01
+            for epoch in islice(epochs, start, None):
+                if epoch < last and epoch <= begins:
+                    break
+                last = epoch
+                end += 1
+            self._epoch = last
+            return end
+
+        def rows(numbers: Columns) -> tuple[Steps, Columns]:
+            room = max(_MAX_STEPLESS - len(self._stepless), 0)
+            self._stepless += islice(enumerate(numbers[place], self.log.num_rows), room)
+            return [None] * len(numbers[place]), numbers
+
+        return Arrangement(labels, rows, check)
 
     def summary(self, row: DictRow, bar_total: int | None) -> None:
         """The last row of a run: averages and sums, no step's values."""

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 from copy import copy
+from itertools import islice
 from typing import ClassVar
 
-from foreshock.core.line_shape import Check, Record
+from foreshock.core.line_shape import Arrangement, Columns, Record, as_they_are
 from foreshock.core.log import EventKind
-from foreshock.core.log_builder import LogBuilder
+from foreshock.core.log_builder import MAX_STEP, LogBuilder
 from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, TextReader, number, whole
 
@@ -69,20 +70,30 @@ class Megatron(TextReader):
     def is_whole(self, line: str) -> bool:
         return line.rstrip().endswith("|") and "nan iterations" in line
 
-    def ordinary(self, labels: Sequence[str]) -> Check:
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
         kinds = [_kind_of(label) for label in labels]
         if "loss" not in kinds or "skipped" not in kinds:
-            return lambda numbers: False
+            return None
         loss, skipped, step = kinds.index("loss"), kinds.index("skipped"), labels.index("")
 
-        def is_ordinary(numbers: Sequence[float]) -> bool:
-            if not numbers[loss] > 0 or numbers[skipped] != 0 or self._bad_norm is not None:
-                return False
-            self._num_losses += 1
-            self._last_step = int(numbers[step])
-            return True
+        def check(numbers: Columns, start: int) -> int:
+            place = start
+            if self._bad_norm is None:
+                for value, num_skipped in zip(
+                    islice(numbers[loss], start, None),
+                    islice(numbers[skipped], start, None),
+                    strict=True,
+                ):
+                    if not value > 0 or num_skipped != 0:
+                        break
+                    place += 1
+            if place > start:
+                self._num_losses += place - start
+                last = numbers[step][place - 1]
+                self._last_step = int(last) if abs(last) < MAX_STEP else None
+            return place
 
-        return is_ordinary
+        return as_they_are(labels, check)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         step, pairs, rank = record

@@ -1,12 +1,13 @@
 """Text logs of MindSpore: LossMonitor, MindFormers, MindYOLO, MindCV and the like."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import repeat
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import EpochSteps, count_of
-from foreshock.core.line_shape import Record
+from foreshock.core.line_shape import Arrangement, Columns, Record, Steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
@@ -60,6 +61,22 @@ class Mindspore(TextReader):
         if found and "True" in line and any(says.pattern.search(line) for says in self.events):
             found[1].append((_OVERFLOW, 1.0))
         return found
+
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
+        has_end = labels[2:3] != [] and labels[2].endswith("of")
+        others = list(labels[2 + has_end :])
+        if not others or "" in labels:
+            return None
+
+        def rows(columns: Columns) -> tuple[Steps, Columns]:
+            epochs, at = (list(map(count_of, column)) for column in columns[:2])
+            ends = map(count_of, columns[2]) if has_end else repeat(None, len(at))
+            return (
+                list(map(self._steps.count, epochs, at, ends)),
+                [*columns[2 + has_end :], columns[0]],
+            )
+
+        return Arrangement([*others, "epoch"], rows)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         (_, epoch), (_, at), *pairs = record[1]

@@ -1,9 +1,10 @@
 """Text logs of OpenMMLab: mmengine and the older mmcv runner (mmdet, mmocr, mmseg, xtuner)."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import count_of
-from foreshock.core.line_shape import Record
+from foreshock.core.line_shape import Arrangement, Columns, Record, Steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
@@ -37,6 +38,31 @@ class Mmengine(TextReader):
             hint="esumed",
         ),
     )
+
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
+        num_at = len(labels) - len([x for x in labels if x not in ("at_epoch", "at", "of")])
+        if list(labels[:num_at]) not in (["at"], ["at", "of"], ["at_epoch", "at", "of"]):
+            return None
+        is_epoch, has_end = labels[0] == "at_epoch", labels[num_at - 1] == "of"
+        others = list(labels[num_at:])
+        if not others or "" in others:
+            return None
+
+        def rows(columns: Columns) -> tuple[Steps, Columns]:
+            at = [count_of(value) for value in columns[num_at - 1 - has_end]]
+            if not is_epoch:
+                if has_end and not log.total_steps:
+                    counts = (count_of(value) for value in columns[1])
+                    log.total_steps = next((one for one in counts if one), 0)
+                return at, columns[num_at:]
+            starts = (
+                (count_of(epoch) - 1) * count_of(of)
+                for epoch, of in zip(columns[0], columns[2], strict=True)
+            )
+            steps = [start + one for start, one in zip(starts, at, strict=True)]
+            return steps, [*columns[num_at:], columns[0]]
+
+        return Arrangement([*others, "epoch"] if is_epoch else others, rows)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         step, pairs, rank = record

@@ -1,11 +1,11 @@
 """Text logs of PaddlePaddle: PaddleDetection, -OCR, -Clas, -Seg, -NLP, -Formers, ERNIE."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import count_of
-from foreshock.core.line_shape import Record
+from foreshock.core.line_shape import Arrangement, Columns, Record, Steps, as_they_are
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
 from foreshock.core.reader import Sample
@@ -68,6 +68,38 @@ class Paddle(TextReader):
         if found is None or match["eval"] is None:
             return found
         return None, [(x if x.startswith("eval_") else f"eval_{x}", v) for x, v in found[1]]
+
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
+        places = list(range(len(labels)))
+        if labels[0] in _SUITES:
+            kept = [place for place in places[3:] if labels[place] != "epoch"]
+            first = _SUITES[labels[0]]
+
+            def steps_of(columns: Columns) -> Steps:
+                return [
+                    count_of(at) + (count_of(epoch) - first) * count_of(of)
+                    for epoch, at, of in zip(*columns[:3], strict=True)
+                ]
+
+            kept = [0, *kept]
+        else:
+            named = next((place for place in places if labels[place] in _STEPS), None)
+            if named is None:
+                return as_they_are(labels)
+            kept = [place for place in places if labels[place] not in _STEPS]
+            kept = kept if named else places[1:]
+
+            def steps_of(columns: Columns) -> Steps:
+                return [count_of(value) for value in columns[named]]
+
+        if not kept or "" in labels:
+            return None
+
+        def rows(columns: Columns) -> tuple[Steps, Columns]:
+            return steps_of(columns), [columns[place] for place in kept]
+
+        own = ["epoch" if labels[place] in _SUITES else labels[place] for place in kept]
+        return Arrangement(own, rows)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         step, pairs, rank = record

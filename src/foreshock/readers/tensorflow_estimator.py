@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import ClassVar
 
-from foreshock.core.line_shape import Check, Record
+from foreshock.core.line_shape import Arrangement, Columns, Record, as_they_are
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import MAX_STEP, LogBuilder
 from foreshock.core.reader import Source
@@ -48,16 +48,19 @@ class TensorflowEstimator(TextReader):
     def read(self, source: Source, log: LogBuilder) -> None:
         super(TensorflowEstimator, copy(self)).read(source, log)
 
-    def ordinary(self, labels: Sequence[str]) -> Check | None:
+    def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
         place = labels.index("")
 
-        def is_ordinary(numbers: Sequence[float]) -> bool:
-            if not 0 <= numbers[place] < MAX_STEP:
-                return False
-            self._last_step = int(numbers[place])
-            return True
+        def check(numbers: Columns, start: int) -> int:
+            steps = numbers[place]
+            end = next(
+                (n for n in range(start, len(steps)) if not 0 <= steps[n] < MAX_STEP), len(steps)
+            )
+            if end > start:
+                self._last_step = int(steps[end - 1])
+            return end
 
-        return is_ordinary
+        return as_they_are(labels, check)
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:
         if record[0] is not None:
