@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +13,12 @@ from foreshock.inspection.alarms import default_detectors, on_steps, raise_alarm
 from foreshock.inspection.inspect import inspect_log
 from foreshock.inspection.lineage import returns
 from foreshock.inspection.trace import Trace
+from foreshock.logs import read_log
 from foreshock.monitor import Monitor
 from tests.inspection.runs import log_of
 
-SIGNALS = (
-    "loss", "grad_norm", "loss_scale", "update_ratio", "param_norm", "activation_norm", "clip_share",
-)  # fmt: skip
 DETECTORS = default_detectors()
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/crawl-shard.jsonl"
 
 
 def wild(num_readings: int, seed: int) -> dict[str, np.ndarray]:
@@ -29,6 +29,7 @@ def wild(num_readings: int, seed: int) -> dict[str, np.ndarray]:
     far = rng.random(num_readings)
     loss[far < 0.02] += 2
     norm[far < 0.03] *= 40
+    norm[120:160] *= 3
     loss[(far > 0.99) & (far < 0.995)] = math.nan
     norm[far > 0.993] = math.inf
     middle = num_readings // 2
@@ -131,3 +132,13 @@ def test_an_alarm_that_names_what_a_restart_undid_begins_after_it() -> None:
     log = log_of({"loss": np.full(180, 2.0), "loss_scale": values}, steps=steps)
     for alarm in inspect_log(log).worst.alarms["loss_scale"]:
         assert alarm.onset_step <= alarm.step
+
+
+def test_the_causal_onset_is_that_of_the_first_alarm_and_not_of_a_later_one() -> None:
+    log = read_log(EXAMPLE)
+    (episode,) = (one for one in inspect_log(log).worst.episodes if one.matters)
+    raised = inspect_log(log).worst.alarms
+    first = [one for each in raised.values() for one in each if one.step == episode.alarm_step]
+    assert episode.causal_onset_step in {one.onset_step for one in first}
+    later = [one.onset_step for one in raised["loss"] if one.step > (episode.alarm_step or 0)]
+    assert min(later) < (episode.causal_onset_step or 0)  # which is what makes this a test

@@ -26,7 +26,7 @@ def points(run: LoggedRun, signal: str) -> list[tuple[int, float]]:
     """Steps and values of a series; a NaN as None, so that lists can be compared."""
     series = run.series[signal]
     pairs = zip(series.steps.tolist(), series.values.tolist(), strict=True)
-    return [(step, None if value != value else value) for step, value in pairs]  # noqa: PLR0124
+    return [(step, None if value != value else value) for step, value in pairs]
 
 
 def first(tmp_path: Path, text: str) -> str:

@@ -30,6 +30,10 @@ _FEW_RISE = 0.5
 """Rise that is seen where fewer than ten readings came before. The loss of one small batch
 to the next differs by a third; by half, hardly ever without a reason."""
 
+_OFTEN, _OFTEN_SHARE = 4, 0.2
+"""So many separate rises among the first readings, and so large a share, are noise that the
+lowest of a few readings said nothing of."""
+
 _MIN_WIDTH = 3
 _CHANCE = 0.05
 _LEAST_HEIGHT = 0.03
@@ -166,7 +170,11 @@ def _scan(terrain: Terrain, stop: int) -> "NDArray[np.int64]":
         if values[place] > known.level + margin:
             found.append(place)
             terrain.calm[place] = False
-    return np.array(found, np.int64)
+    seeds = np.array(found, np.int64)
+    if len(clusters(seeds, 1)) >= _OFTEN and len(seeds) > _OFTEN_SHARE * min(stop, len(values)):
+        terrain.calm[seeds] = True  # it comes and goes: that is how this loss is, no event
+        return seeds[:0]
+    return seeds
 
 
 def _chance_width(num_readings: int, share: float) -> int:

@@ -201,7 +201,7 @@ def _mend_zero_loss(traces: dict[str, Trace], warnings: list[str], *, is_rl: boo
     elif not zero.all() and not is_rl:
         start = len(zero) - int(np.argmin(zero[::-1])) if zero[-1] else len(zero)
         before = loss.values[:start]
-        if len(zero) - start >= 2 and np.nanmin(np.abs(before[-3:])) > _FAR:
+        if len(zero) - start >= 2 and np.fmin.reduce(np.abs(before[-3:])) > _FAR:
             hidden[start:] = True
     if hidden.any():
         values = np.where(hidden, np.nan, loss.values)
@@ -245,7 +245,8 @@ def _unscale_norms(traces: dict[str, Trace], warnings: list[str]) -> None:
     if _spread(logs - log_scales) < 0.5 * _spread(logs):
         values = np.full(len(norm), np.nan)
         values[mine[usable]] = norms[usable] / scales[usable]
-        kept = np.isfinite(values)
+        values[~norm.finite] = norm.values[~norm.finite]
+        kept = np.isfinite(values) | ~norm.finite
         traces["grad_norm"] = replace(norm, values=values).kept(kept)
         warnings.append("the gradient norm is printed times the loss scale: it was divided by it")
 
@@ -292,6 +293,8 @@ def _take_apart_means(traces: dict[str, Trace], warnings: list[str]) -> None:
         apart[inner] = (sums[inner] - sums[inner - 1]) / (
             num_batches[inner] - num_batches[inner - 1]
         )
+    if not (np.isfinite(apart) | ~loss.finite | ~np.roll(loss.finite, 1)).all():
+        return  # steps that stand still cannot be taken apart
     jumps = np.abs(np.diff(loss.values))[firsts[1:] - 1]
     printed = _late_to_early(loss.values, inner, share)
     if printed is None or not printed[0] < _MEAN_RATIO * printed[1]:
