@@ -106,37 +106,44 @@ class Shape:
         own = self._arrangement.labels if self._arrangement is not None else ()
         self.is_whole = bool(own) and len(set(own)) == len(own) and self.has_hint
 
-    def keep(self, text: str, at: int, number: int) -> tuple[int, int]:
-        """Keep the records of successive lines for the log.
+    def keep(self, found: "re.Match[str]", text: str, at: int, number: int) -> tuple[int, int]:
+        """Keep the record of a line for the log, and those of lines behind it.
 
         Args:
+            found: of the line.
             text: whole lines.
-            at: where one begins.
-            number: its number.
+            at: where the one behind it begins.
+            number: the line's number.
 
         Returns:
-            How many lines were kept; the next one, if any, must be read otherwise. Where it
-            begins.
+            How many lines were kept, and where the next one begins, which must be read
+            otherwise; 0 if the line itself must.
         """
+        try:
+            self._values += list(map(float, found.groups()))
+        except ValueError:
+            return 0, at
+        self._lines.append(number)
+        count = 1
         match = self._scanner(text, at).match
-        count = 0
-        is_good = True
-        while is_good and (found := list(islice(iter(match, None), _MAX_AT_ONCE))):
-            texts = [one.groups() for one in found]
+        while (following := match()) is not None:
+            several = [following, *islice(iter(match, None), _MAX_AT_ONCE)]
+            texts = [one.groups() for one in several]
             try:
                 values = list(map(float, chain.from_iterable(texts)))
             except ValueError:
-                is_good = False
                 values = _good(texts)
-                found = found[: len(values) // len(texts[0])]
-                if not found:
-                    break
+                several = several[: len(values) // len(texts[0])]
             self._values += values
-            self._lines += range(number + count, number + count + len(found))
-            at = found[-1].end()
-            count += len(found)
+            self._lines += range(number + count, number + count + len(several))
+            at = several[-1].end() if several else at
+            count += len(several)
+            if len(several) < len(texts):
+                break
             if len(self._lines) >= _MAX_KEPT:
                 self.flush()
+        if len(self._lines) >= _MAX_KEPT:
+            self.flush()
         return count, at
 
     def flush(self) -> None:

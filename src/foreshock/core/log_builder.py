@@ -183,6 +183,11 @@ class LogBuilder:
             [-1 if s is None or not 0 <= s < MAX_STEP else int(s) for s in steps[:count]]
         )
         self._lines.extend(lines[:count])
+        if count == 1:
+            for column, own in zip(columns, values, strict=True):
+                column.add_row(place)
+                column.add_value(own[0])
+            return
         for column, own in zip(columns, values, strict=True):
             column.rows.extend(range(place, place + count))
             column.values.extend(own[:count])

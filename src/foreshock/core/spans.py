@@ -53,8 +53,8 @@ class Spans:
             How many lines were taken, and where the next one begins.
         """
         for shape in self._shapes.known:
-            if shape.is_whole:
-                count, end = shape.keep(text, at, number_)
+            if shape.is_whole and (found := shape.match(text, at)):
+                count, end = shape.keep(found, text, found.end(), number_)
                 if count:
                     shape.flush()
                     return count, end

@@ -158,13 +158,13 @@ class TextReader(Reader):
             for label in self.expected:
                 if label not in shown:
                     pairs.append((label, float("nan")))
-                    log.note(
-                        f"a record without {label!r} is one whose {label} was NaN or not positive"
-                    )
+                    said = f"a record without {label!r} is one whose {label} was NaN"
+                    log.note(f"{said} or not positive")
         return pairs
 
     def read(self, source: Source, log: LogBuilder) -> None:
-        reading = _Reading(self, log)
+        says = self._all_events if type(self).word is TextReader.word else None
+        reading = _Reading(self, log, says and [one.hint for one in says])
         try:
             for first, text in source.texts():
                 reading.read(first, text)
@@ -328,13 +328,14 @@ class Held:
 class _Reading:
     """Where the reading of one log stands."""
 
-    def __init__(self, reader: TextReader, log: LogBuilder) -> None:
+    def __init__(self, reader: TextReader, log: LogBuilder, hints: Sequence[str] | None) -> None:
         self._reader = reader
         self._log = log
         self._held: Held | None = None
         self.shapes = Shapes(log)
         self.active: Shape | None = None
         """Whose records the log has yet to get."""
+        self._hints = hints
 
     def read(self, first: int, text: str) -> None:
         """Take in lines, of which the first has a number."""
@@ -354,15 +355,14 @@ class _Reading:
                 if shape is not None and found is not None and shape.is_whole:
                     if shape is not self.active:
                         self.turn_to(shape)
-                    count, at = shape.keep(text, at, number_)
+                    count, at = shape.keep(found, text, close + 1, number_)
                     if count:
                         number_ += count
                         self._log.num_lines = number_ - 1
                         continue
             self._log.num_lines = number_
             self.take(number_, line, shape, found)
-            number_ += 1
-            at = close + 1
+            number_, at = number_ + 1, close + 1
 
     def turn_to(self, shape: Shape | None) -> None:
         """Hand over what is held back, and let the shape hold back what follows."""
@@ -385,6 +385,8 @@ class _Reading:
                 ):
                     held.parts.append(line.strip())
                     return
+            elif self._hints is not None and not any(hint in line for hint in self._hints):
+                return  # it says nothing: what is kept may be kept on
             self.turn_to(None)
             self._reader.word(line, number_, self._log)
             return
