@@ -163,8 +163,8 @@ class TextReader(Reader):
         return pairs
 
     def read(self, source: Source, log: LogBuilder) -> None:
-        says = self._all_events if type(self).word is TextReader.word else None
-        reading = _Reading(self, log, says and [one.hint for one in says])
+        hints = [one.hint for one in self._all_events]
+        reading = _Reading(self, log, hints if type(self).word is TextReader.word else None)
         try:
             for first, text in source.texts():
                 reading.read(first, text)
