@@ -13,6 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,7 @@ def measure(num_values: int, num_scopes: int) -> dict[str, Any]:
     values = noise(num_values)
     plain = yardstick(values)
     found: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
         "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
         "plain_loop_secs_per_million": round(plain / num_values * 1e6, 4),
         "detectors": {},

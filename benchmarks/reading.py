@@ -10,6 +10,7 @@ of the processor; both sides alternate in one process, and the ratio is the medi
 
 import argparse
 import json
+import os
 import platform
 import random
 import re
@@ -18,6 +19,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from foreshock.catalog import members
@@ -265,7 +267,13 @@ def main() -> None:
                 )
             )
     if args.json:
-        found = {"lines": args.lines, "python": platform.python_version(), "results": results}
+        found = {
+            "lines": args.lines,
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
+            "python": platform.python_version(),
+            "results": results,
+        }
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
