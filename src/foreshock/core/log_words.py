@@ -61,7 +61,6 @@ class Says:
         self.signal = signal
 
 
-OVERFLOW = "loss_scale"
 SHARED_EVENTS: tuple[Says, ...] = (
     Says(
         EventKind.OVERFLOW,

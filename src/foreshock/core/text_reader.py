@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
 from typing import Any, ClassVar
 
-from foreshock.core.line_shape import Arrangement, Record, Shape, Shapes, as_they_are
+from foreshock.core.line_shape import Arrangement, Record, Shapes, as_they_are
 from foreshock.core.log_builder import LogBuilder
-from foreshock.core.log_words import NUMBER, OVERFLOW, SHARED_EVENTS, Says, number, whole
+from foreshock.core.log_words import NUMBER, SHARED_EVENTS, Says, number, whole
 from foreshock.core.reader import Reader, Sample, Source
+from foreshock.core.text_reading import Held, Reading
 
-__all__ = ["NUMBER", "OVERFLOW", "SHARED_EVENTS", "Says", "TextReader", "number", "whole"]
+__all__ = ["NUMBER", "SHARED_EVENTS", "Held", "Says", "TextReader", "number", "whole"]
 
 _MAX_LABELS = 4096
 _RANK = re.compile(
@@ -22,7 +23,8 @@ class TextReader(Reader):
     """A format whose records are lines of text, described by a pattern or two.
 
     A concrete format is a handful of class attributes. What they cannot say, it says by
-    overriding `record_of`.
+    overriding `record_of`. Each log is read by a copy: what a format remembers from line to
+    line it sets up in `begin`, and gives away in `end`.
 
     Attributes:
         specificity: what `recognises` gives if records are found (see `Reader`).
@@ -163,13 +165,22 @@ class TextReader(Reader):
         return pairs
 
     def read(self, source: Source, log: LogBuilder) -> None:
+        own = copy(self)  # what is remembered from line to line is of this log alone
+        own.begin()
         hints = [one.hint for one in self._all_events]
-        reading = _Reading(self, log, hints if type(self).word is TextReader.word else None)
+        reading = Reading(own, log, hints if type(self).word is TextReader.word else None)
         try:
             for first, text in source.texts():
                 reading.read(first, text)
         finally:
             reading.turn_to(None)
+        own.end(log)
+
+    def begin(self) -> None:
+        """Set up what is remembered from line to line, before the first."""
+
+    def end(self, log: LogBuilder) -> None:
+        """Give what is still held back, or say what only the whole log tells."""
 
     def search(self, line: str) -> "re.Match[str] | None":
         """The first record on a line."""
@@ -198,7 +209,7 @@ class TextReader(Reader):
         """
         return self._folds is not None and self._folds.search(line) is not None
 
-    def give(self, held: "Held", log: LogBuilder, shapes: Shapes) -> None:
+    def give(self, held: Held, log: LogBuilder, shapes: Shapes) -> None:
         """Give the records on a line to the log, with the lines that continue it."""
         line, match = held.line, held.match
         if held.known is not None and not held.parts:
@@ -312,89 +323,3 @@ class TextReader(Reader):
         if line[:1] in "[ 0123456789" and (found := _RANK.match(line)):
             return int(found[1] or found[2])
         return None
-
-
-@dataclass(slots=True)
-class Held:
-    """A line with a record, that the next lines may continue."""
-
-    number: int
-    line: str
-    known: Record | None
-    match: "re.Match[str] | None"
-    parts: list[str] = field(default_factory=list[str])
-
-
-class _Reading:
-    """Where the reading of one log stands."""
-
-    def __init__(self, reader: TextReader, log: LogBuilder, hints: Sequence[str] | None) -> None:
-        self._reader = reader
-        self._log = log
-        self._held: Held | None = None
-        self.shapes = Shapes(log)
-        self.active: Shape | None = None
-        """Whose records the log has yet to get."""
-        self._hints = hints
-
-    def read(self, first: int, text: str) -> None:
-        """Take in lines, of which the first has a number."""
-        hint, search, known = self._reader.hint, self._reader.search, self.shapes.known
-        number_, at, end = first, 0, len(text)
-        while at < end:
-            close = text.index("\n", at)
-            line = text[at:close]
-            found: re.Match[str] | None = None
-            shape: Shape | None = None
-            if hint in line:
-                for shape in known:
-                    if (found := shape.match(line)) is not None:
-                        break
-                else:
-                    shape, found = None, search(line)
-                if shape is not None and found is not None and shape.is_whole:
-                    if shape is not self.active:
-                        self.turn_to(shape)
-                    count, at = shape.keep(found, text, close + 1, number_)
-                    if count:
-                        number_ += count
-                        self._log.num_lines = number_ - 1
-                        continue
-            self._log.num_lines = number_
-            self.take(number_, line, shape, found)
-            number_, at = number_ + 1, close + 1
-
-    def turn_to(self, shape: Shape | None) -> None:
-        """Hand over what is held back, and let the shape hold back what follows."""
-        if self.active is not None:
-            self.active.flush()
-        self.active = shape
-        held, self._held = self._held, None
-        if held is not None:
-            self._reader.give(held, self._log, self.shapes)
-
-    def take(
-        self, number_: int, line: str, shape: Shape | None, found: "re.Match[str] | None"
-    ) -> None:
-        """Take in a line; `found` if it has a record, of a shape if it is of one."""
-        if found is None:
-            if (held := self._held) is not None:
-                before = held.parts or [held.line]
-                if len(held.parts) < self._reader.max_folded and self._reader.continues(
-                    line, before
-                ):
-                    held.parts.append(line.strip())
-                    return
-            elif self._hints is not None and not any(hint in line for hint in self._hints):
-                return  # it says nothing: what is kept may be kept on
-            self.turn_to(None)
-            self._reader.word(line, number_, self._log)
-            return
-        self.turn_to(None)
-        known = shape.read(found) if shape is not None else None
-        match = found if shape is None else None
-        if shape is not None and known is None:
-            match = self._reader.search(line)
-        self._held = Held(number_, line, known, match)
-        if not self._reader.folds:
-            self.turn_to(None)

@@ -1,14 +1,12 @@
 """`loss_log.txt` of CycleGAN and pix2pix in PyTorch, and of what is built on them."""
 
 import re
-from copy import copy
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import EpochSteps, count_of
 from foreshock.core.line_shape import Record
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, Says, TextReader
 
 Pairs = list[tuple[str, float]]
@@ -44,7 +42,5 @@ class Cyclegan(TextReader):
         step = self._steps.count(count_of(epoch), count_of(at), None)
         log.row(step, [*pairs, ("epoch", epoch)], line=number_)
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._steps = EpochSteps()
-        super(Cyclegan, reading).read(source, log)
+    def begin(self) -> None:
+        self._steps = EpochSteps()

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
 from itertools import islice
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ from foreshock.core.epoch_steps import count_of
 from foreshock.core.line_shape import Arrangement, Columns, Record, Steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
-from foreshock.core.reader import Sample, Source
+from foreshock.core.reader import Sample
 from foreshock.core.text_reader import NUMBER, TextReader, number, whole
 
 _OVERFLOW = re.compile(
@@ -75,11 +74,11 @@ class Deepspeed(TextReader):
             return 0.4  # many trainers run on DeepSpeed: theirs is the format then
         return found
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._tracks = _Tracks()
-        super(Deepspeed, reading).read(source, log)
-        if reading._tracks.num_tracks > 1:
+    def begin(self) -> None:
+        self._tracks = _Tracks()
+
+    def end(self, log: LogBuilder) -> None:
+        if self._tracks.num_tracks > 1:
             log.note("several engines print their overflows: their scales are kept apart")
 
     def settle(self, record: Record, number_: int, log: LogBuilder) -> None:

@@ -2,11 +2,8 @@
 
 import json
 import re
-from copy import copy
 from typing import Any, ClassVar, cast
 
-from foreshock.core.log_builder import LogBuilder
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, TextReader, whole
 
 _COUNT = re.compile(r"(?i)\b(?:iteration|step|iter|global_step):?\s{1,9}(\d{1,18})")
@@ -38,9 +35,6 @@ class Dllogger(TextReader):
 
     _is_counted = False
     """Whether a line counted iterations within its epoch."""
-
-    def read(self, source: Source, log: LogBuilder) -> None:
-        super(Dllogger, copy(self)).read(source, log)
 
     def record_of(self, match: "re.Match[str]", line: str) -> Found | None:
         if match["json"]:

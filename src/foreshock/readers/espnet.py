@@ -1,7 +1,6 @@
 """Text logs of ESPnet2."""
 
 import re
-from copy import copy
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import EpochSteps, count_of
@@ -9,7 +8,6 @@ from foreshock.core.line_shape import Record
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, Says, TextReader
 
 Pairs = list[tuple[str, float]]
@@ -60,7 +58,5 @@ class Espnet(TextReader):
         step = self._steps.count(epoch, count_of(pairs[1][1]), None)
         log.row(step, [*pairs[2:], ("epoch", float(epoch))], line=number_, rank=rank)
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._steps = EpochSteps()
-        super(Espnet, reading).read(source, log)
+    def begin(self) -> None:
+        self._steps = EpochSteps()

@@ -1,13 +1,11 @@
 """Text logs of k2's icefall."""
 
 import re
-from copy import copy
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import EpochSteps, count_of
 from foreshock.core.line_shape import Record
 from foreshock.core.log_builder import LogBuilder
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, TextReader
 
 Pairs = list[tuple[str, float]]
@@ -62,7 +60,5 @@ class Icefall(TextReader):
         step = self._steps.count(epoch, count_of(pairs[1][1]), None)
         log.row(step, [*pairs[2:], ("epoch", float(epoch))], line=number_, rank=rank)
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._steps = EpochSteps()
-        super(Icefall, reading).read(source, log)
+    def begin(self) -> None:
+        self._steps = EpochSteps()

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from copy import copy
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import EpochSteps, count_of
@@ -17,7 +16,7 @@ from foreshock.core.keyed_lines import (
 from foreshock.core.line_shape import Arrangement, Columns, Record, Shapes, Steps
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
-from foreshock.core.reader import Sample, Source
+from foreshock.core.reader import Sample
 from foreshock.core.spans import Span, learnt
 from foreshock.core.text_reader import Held, TextReader
 
@@ -60,10 +59,8 @@ class KeyedText(TextReader):
             return self.specificity
         return 0.8 * self.specificity if found and 2 * found > len(lines) else 0.0
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._steps = EpochSteps(may_run_on=True)
-        super(KeyedText, reading).read(source, log)
+    def begin(self) -> None:
+        self._steps = EpochSteps(may_run_on=True)
 
     def search(self, line: str) -> "re.Match[str] | None":
         self._spans = (self._find(line) if may_hold(line) else None) or []

@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from copy import copy
 from itertools import islice
 from typing import ClassVar
 
 from foreshock.core.line_shape import Arrangement, Columns, Record, as_they_are
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import MAX_STEP, LogBuilder
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, TextReader, number, whole
 
 _LABEL = r"([A-Za-z][^|:]{0,60}?)"
@@ -54,10 +52,8 @@ class Megatron(TextReader):
     _num_losses = 0
     _num_missing = 0
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        super(Megatron, reading).read(source, log)
-        if reading._num_missing and not reading._num_losses:
+    def end(self, log: LogBuilder) -> None:
+        if self._num_missing and not self._num_losses:
             log.note("no record shows a loss: all are taken for NaN, but perhaps it is not logged")
 
     def continues(self, line: str, before: Sequence[str]) -> bool:

@@ -1,7 +1,6 @@
 """Text logs of torchvision's MetricLogger: DETR, MAE, DeiT, BEiT, BLIP, and ports of them."""
 
 import re
-from copy import copy
 from typing import ClassVar
 
 from foreshock.core.epoch_steps import count_of
@@ -9,7 +8,6 @@ from foreshock.core.line_shape import Record
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, Says, TextReader, number
 
 Pairs = list[tuple[str, float]]
@@ -73,11 +71,11 @@ class MetricLogger(TextReader):
             pairs.append(("epoch", epoch))
         log.row(step, pairs[place + 1 :], line=number_, rank=rank)
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._tested = []
-        super(MetricLogger, reading).read(source, log)
-        reading._flush(log)
+    def begin(self) -> None:
+        self._tested = []
+
+    def end(self, log: LogBuilder) -> None:
+        self._flush(log)
 
     def _flush(self, log: LogBuilder) -> None:
         for line, pairs in self._tested:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
 from itertools import repeat
 from typing import ClassVar
 
@@ -11,7 +10,6 @@ from foreshock.core.line_shape import Arrangement, Columns, Record, Steps
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import LogBuilder
 from foreshock.core.log_names import COSTS
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, Says, TextReader
 
 Pairs = list[tuple[str, float]]
@@ -97,7 +95,5 @@ class Mindspore(TextReader):
             log.facts["overflowed_steps"] = "updated all the same"
         super().word(line, number_, log)
 
-    def read(self, source: Source, log: LogBuilder) -> None:
-        reading = copy(self)
-        reading._steps = EpochSteps()
-        super(Mindspore, reading).read(source, log)
+    def begin(self) -> None:
+        self._steps = EpochSteps()

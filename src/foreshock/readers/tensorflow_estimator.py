@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from copy import copy
 from typing import ClassVar
 
 from foreshock.core.line_shape import Arrangement, Columns, Record, as_they_are
 from foreshock.core.log import EventKind
 from foreshock.core.log_builder import MAX_STEP, LogBuilder
-from foreshock.core.reader import Source
 from foreshock.core.text_reader import NUMBER, TextReader, whole
 
 _DIVERGED = re.compile(r"Model diverged with loss = (?:NaN|nan)")
@@ -44,9 +42,6 @@ class TensorflowEstimator(TextReader):
         if found is None or "Saving dict" not in line:
             return found
         return found[0], [(f"eval/{label}", value) for label, value in found[1]]
-
-    def read(self, source: Source, log: LogBuilder) -> None:
-        super(TensorflowEstimator, copy(self)).read(source, log)
 
     def arranged(self, labels: Sequence[str], log: LogBuilder) -> Arrangement | None:
         place = labels.index("")
