@@ -12,7 +12,15 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Steps, Threshold
+from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
+    Alarm,
+    AlarmKind,
+    Column,
+    ScalarDetector,
+    Steps,
+    Threshold,
+)
 from foreshock.core.errors import ConfigError
 from foreshock.core.stats import Recent, row_medians, windows_at
 
@@ -26,10 +34,6 @@ _CLOSED = -NO_LIMIT
 _SHARE = 16
 """A young run looks again when a sixteenth of what it knows has come in addition: its level
 still falls, and its few residuals say little of how far a value may stray."""
-
-_ONSET_REACH_STEPS = 100
-"""An alarm's onset lies no further back. A series may hover above the onset limit for long
-without alarming; going back beyond all of that would cost more than it mends."""
 
 Array = NDArray[np.float64]
 Figures = Mapping[str, Array]
@@ -202,7 +206,7 @@ class WindowDetector(ScalarDetector[W], Generic[W]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(onset, step - _ONSET_REACH_STEPS),
+            onset_step=max(onset, step - ONSET_REACH_STEPS),
             value=value,
             baseline=column.baseline,
             threshold=column.limit,

@@ -12,11 +12,17 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from foreshock.core.errors import ConfigError
 from foreshock.core.names import split_series
 from foreshock.core.reading import from_json_number, json_number
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
+
+
+ONSET_REACH_STEPS = 100
+"""An alarm's onset lies no further back. A series may hover above its onset limit for long
+without alarming; going back beyond all of that would cost more than it mends."""
 
 
 class AlarmKind(StrEnum):
@@ -148,6 +154,30 @@ class Detector(ABC):
 
         A rule that needs several values to alarm has no limit for one: infinity.
         """
+
+    def require_at_least(self, least: int, *settings: str) -> None:
+        """Refuse settings below a whole number.
+
+        Raises:
+            ConfigError: one of them is.
+        """
+        for name in settings:
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{self.name}.{name} is {getattr(self, name)}; it must be at least {least}"
+                )
+
+    def require_positive(self, *settings: str) -> None:
+        """Refuse settings that are not above 0 and finite.
+
+        Raises:
+            ConfigError: one of them is not, or is NaN.
+        """
+        for name in settings:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{self.name}.{name} is {getattr(self, name)}; it must be above 0"
+                )
 
     def resumed(self, state: Any) -> Any:
         """Return the state after a restart of the run: what follows was computed by a new

@@ -6,11 +6,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Steps, Threshold
+from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
+    Alarm,
+    AlarmKind,
+    Column,
+    ScalarDetector,
+    Steps,
+    Threshold,
+)
 from foreshock.core.errors import ConfigError
 from foreshock.core.reference import Readings, finite_only
-
-_REACH_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -75,11 +81,8 @@ class ClipSaturation(ScalarDetector[SaturationColumn]):
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(f"clip_saturation.share is {self.share}; it must be in (0, 1]")
-        for name, least in (("drain", 1), ("warmup_readings", 0), ("patience_readings", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"clip_saturation.{name} is {getattr(self, name)}; it must be at least {least}"
-                )
+        self.require_at_least(1, "drain", "patience_readings")
+        self.require_at_least(0, "warmup_readings")
 
     def start(self, series: str) -> SaturationColumn:
         return SaturationColumn(series)
@@ -106,7 +109,7 @@ class ClipSaturation(ScalarDetector[SaturationColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(column.since, step - _REACH_STEPS),
+            onset_step=max(column.since, step - ONSET_REACH_STEPS),
             value=value,
             threshold=self.share,
         )

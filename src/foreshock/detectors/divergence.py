@@ -7,8 +7,7 @@ from operator import sub
 from typing import ClassVar
 
 from foreshock.core.blocks import Block, BlockColumn, BlockDetector
-from foreshock.core.detector import Alarm, AlarmKind, Steps, Threshold
-from foreshock.core.errors import ConfigError
+from foreshock.core.detector import ONSET_REACH_STEPS, Alarm, AlarmKind, Steps, Threshold
 from foreshock.core.reference import Readings, centre_and_spread
 
 _BEST, _KEPT = 5, 33
@@ -16,8 +15,6 @@ _BEST, _KEPT = 5, 33
 
 _DUE_YOUNG, _DUE = 4, 8
 """New levels between two looks at them, while they are few and later on."""
-
-_REACH_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -104,14 +101,8 @@ class Divergence(BlockDetector[DivergenceColumn]):
     rebaseline_after_steps: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("patience_blocks", "rebaseline_after_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"divergence.{name} is {getattr(self, name)}; it must be at least 1"
-                )
-        for name in ("share", "gain_share", "rise", "z"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"divergence.{name} is {getattr(self, name)}; it must be above 0")
+        self.require_at_least(1, "patience_blocks", "rebaseline_after_steps")
+        self.require_positive("share", "gain_share", "rise", "z")
 
     def start(self, series: str) -> DivergenceColumn:
         return DivergenceColumn(series)
@@ -203,7 +194,7 @@ class Divergence(BlockDetector[DivergenceColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(column.high_step, step - _REACH_STEPS),
+            onset_step=max(column.high_step, step - ONSET_REACH_STEPS),
             value=value,
             baseline=baseline,
             threshold=limit,

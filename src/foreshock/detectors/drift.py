@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
     Alarm,
     AlarmKind,
     Column,
@@ -32,9 +33,6 @@ _SMOOTHEST = 0.2
 
 _EVEN = 0.7
 """Roughness from which on a series counts as white noise: the estimate varies by a fifth."""
-
-_REACH_STEPS = 100
-"""An alarm's onset lies no further back."""
 
 
 @dataclass(slots=True)
@@ -130,9 +128,7 @@ class Drift(ScalarDetector[DriftColumn]):
     rebaseline_after_steps: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("window_readings", "refresh_readings", "rebaseline_after_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"drift.{name} is {getattr(self, name)}; it must be at least 1")
+        self.require_at_least(1, "window_readings", "refresh_readings", "rebaseline_after_steps")
         if self.refresh_readings > self.window_readings:
             raise ConfigError(
                 f"drift.refresh_readings is {self.refresh_readings}; it must be at most "
@@ -142,9 +138,7 @@ class Drift(ScalarDetector[DriftColumn]):
             raise ConfigError(
                 f"drift.slack is {self.slack} and clip is {self.clip}; needed is 0 < slack < clip"
             )
-        for name in ("limit", "limit_log", "floor", "floor_log"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"drift.{name} is {getattr(self, name)}; it must be above 0")
+        self.require_positive("limit", "limit_log", "floor", "floor_log")
 
     def start(self, series: str) -> DriftColumn:
         is_loss = split_series(series)[0].startswith("loss")
@@ -292,7 +286,7 @@ class Drift(ScalarDetector[DriftColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(since, step - _REACH_STEPS),
+            onset_step=max(since, step - ONSET_REACH_STEPS),
             value=value,
             baseline=baseline,
         )

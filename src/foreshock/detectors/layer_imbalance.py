@@ -8,14 +8,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.detector import Alarm, AlarmKind, Detector, Steps, Threshold, Values
+from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
+    Alarm,
+    AlarmKind,
+    Detector,
+    Steps,
+    Threshold,
+    Values,
+)
 from foreshock.core.errors import ConfigError
 from foreshock.core.names import GLOBAL, split_series
 
 _ROWS, _STRIDE, _EVERY = 32, 4, 32
 """Rows of shares remembered, readings between two of them, and between two medians."""
-
-_REACH_STEPS = 100
 
 Shares = NDArray[np.float64]
 
@@ -104,11 +110,7 @@ class LayerImbalance(Detector):
                 )
         if not 1 < self.jump < math.inf:
             raise ConfigError(f"layer_imbalance.jump is {self.jump}; it must be above 1")
-        if self.rebaseline_after_steps < 1:
-            raise ConfigError(
-                f"layer_imbalance.rebaseline_after_steps is {self.rebaseline_after_steps}; "
-                "it must be at least 1"
-            )
+        self.require_at_least(1, "rebaseline_after_steps")
 
     def init(self, series: Sequence[str]) -> ImbalanceState:
         places = [at for at, name in enumerate(series) if split_series(name)[1] != GLOBAL]
@@ -219,7 +221,7 @@ class LayerImbalance(Detector):
                 detector=self.name,
                 series=state.series[int(state.watched[at])],
                 step=step,
-                onset_step=max(state.since, step - _REACH_STEPS),
+                onset_step=max(state.since, step - ONSET_REACH_STEPS),
                 value=float(norms[at]),
                 baseline=float(expected[at]),
             )

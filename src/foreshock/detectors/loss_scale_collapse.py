@@ -6,7 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Steps, Threshold
+from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
+    Alarm,
+    AlarmKind,
+    Column,
+    ScalarDetector,
+    Steps,
+    Threshold,
+)
 from foreshock.core.errors import ConfigError
 from foreshock.core.reference import Readings, finite_only
 
@@ -14,7 +22,6 @@ _NEW_SCALER = 256.0
 """A scale that rises by this much at once was set, not grown: a scaler doubles."""
 
 _EARLY_STEPS = 100
-_REACH_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -100,11 +107,7 @@ class LossScaleCollapse(ScalarDetector[LossScaleColumn]):
             raise ConfigError(f"loss_scale_collapse.factor is {self.factor}; it must be above 1")
         if not 0 <= self.floor < math.inf:
             raise ConfigError(f"loss_scale_collapse.floor is {self.floor}; it must be 0 or more")
-        for name in ("search_readings", "rebaseline_after_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"loss_scale_collapse.{name} is {getattr(self, name)}; it must be at least 1"
-                )
+        self.require_at_least(1, "search_readings", "rebaseline_after_steps")
 
     def start(self, series: str) -> LossScaleColumn:
         return LossScaleColumn(series, floor=self.floor)
@@ -181,7 +184,7 @@ class LossScaleCollapse(ScalarDetector[LossScaleColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(column.fall_step, step - _REACH_STEPS),
+            onset_step=max(column.fall_step, step - ONSET_REACH_STEPS),
             value=value,
             baseline=peak,
             threshold=limit,

@@ -7,12 +7,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Steps, Threshold
+from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
+    Alarm,
+    AlarmKind,
+    Column,
+    ScalarDetector,
+    Steps,
+    Threshold,
+)
 from foreshock.core.errors import ConfigError
 from foreshock.core.reference import Readings, centre_and_spread, finite_only
 
 _OPENING, _BLOCK = 3, 20
-_REACH_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -96,11 +103,8 @@ class Plateau(ScalarDetector[PlateauColumn]):
     least: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, least in (("same_readings", 2), ("zero_readings", 2), ("patience_readings", 20)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"plateau.{name} is {getattr(self, name)}; it must be at least {least}"
-                )
+        self.require_at_least(2, "same_readings", "zero_readings")
+        self.require_at_least(20, "patience_readings")
         if not 0 < self.share < 1 or not self.least >= 0:
             raise ConfigError(
                 f"plateau.share is {self.share} and least is {self.least}; needed is "
@@ -191,7 +195,7 @@ class Plateau(ScalarDetector[PlateauColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(since, step - _REACH_STEPS),
+            onset_step=max(since, step - ONSET_REACH_STEPS),
             value=value,
             baseline=baseline,
         )

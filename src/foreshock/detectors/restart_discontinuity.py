@@ -5,11 +5,16 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Steps, Threshold
-from foreshock.core.errors import ConfigError
+from foreshock.core.detector import (
+    ONSET_REACH_STEPS,
+    Alarm,
+    AlarmKind,
+    Column,
+    ScalarDetector,
+    Steps,
+    Threshold,
+)
 from foreshock.core.reference import Readings, centre_and_spread, finite_only
-
-_REACH_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -77,16 +82,8 @@ class RestartDiscontinuity(ScalarDetector[RestartColumn]):
     share: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("before_readings", "after_readings"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"restart_discontinuity.{name} is {getattr(self, name)}; it must be at least 1"
-                )
-        for name in ("z", "share"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"restart_discontinuity.{name} is {getattr(self, name)}; it must be above 0"
-                )
+        self.require_at_least(1, "before_readings", "after_readings")
+        self.require_positive("z", "share")
 
     def start(self, series: str) -> RestartColumn:
         return RestartColumn(series)
@@ -151,7 +148,7 @@ class RestartDiscontinuity(ScalarDetector[RestartColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(column.first_step, step - _REACH_STEPS),
+            onset_step=max(column.first_step, step - ONSET_REACH_STEPS),
             value=now,
             baseline=level,
             threshold=level + most if now > level else level - most,

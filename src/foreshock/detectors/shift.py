@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foreshock.core.blocks import Block, BlockColumn, BlockDetector
-from foreshock.core.detector import Alarm, AlarmKind, Threshold
-from foreshock.core.errors import ConfigError
+from foreshock.core.detector import ONSET_REACH_STEPS, Alarm, AlarmKind, Threshold
 
 _SIDE = 4
 """Blocks on either side."""
-
-_REACH_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -76,9 +73,7 @@ class Shift(BlockDetector[ShiftColumn]):
     share: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("z", "share"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"shift.{name} is {getattr(self, name)}; it must be above 0")
+        self.require_positive("z", "share")
 
     def start(self, series: str) -> ShiftColumn:
         return ShiftColumn(series)
@@ -109,7 +104,7 @@ class Shift(BlockDetector[ShiftColumn]):
             detector=self.name,
             series=column.series,
             step=step,
-            onset_step=max(column.steps[0], step - _REACH_STEPS),
+            onset_step=max(column.steps[0], step - ONSET_REACH_STEPS),
             value=value,
             baseline=before,
         )

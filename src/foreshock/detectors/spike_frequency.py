@@ -17,8 +17,6 @@ _FEW = 20
 """Excursions so far up to which shrinking intervals tell something: in a long run of them
 some five come ever faster by chance."""
 
-_REACH_STEPS = 100
-
 
 @dataclass(slots=True)
 class FrequencyColumn(Column):
@@ -94,11 +92,7 @@ class SpikeFrequency(ScalarDetector[FrequencyColumn]):
     rebaseline_after_steps: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("window_readings", "rebaseline_after_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"spike_frequency.{name} is {getattr(self, name)}; it must be at least 1"
-                )
+        self.require_at_least(1, "window_readings", "rebaseline_after_steps")
         if not (0 < self.z < math.inf and 0 < self.floor < math.inf and 0 < self.shrink < 1):
             raise ConfigError(
                 f"spike_frequency: z is {self.z}, floor {self.floor}, shrink {self.shrink}; "
