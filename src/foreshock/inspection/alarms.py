@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from foreshock.catalog import members
-from foreshock.core.detector import Alarm, Detector, copy_state
+from foreshock.core.detector import Alarm, AlarmKind, Detector, copy_state
 from foreshock.inspection.lineage import Return, stretches
 from foreshock.inspection.trace import Trace
 
@@ -74,6 +74,11 @@ def between(alarms: Sequence[Alarm], first: int, last: int) -> Sequence[Alarm]:
     low = bisect_left(alarms, first, key=lambda alarm: alarm.step)
     high = bisect_left(alarms, last + 1, key=lambda alarm: alarm.step)
     return alarms[low:high]
+
+
+def of_kind(kind: AlarmKind, alarms: Sequence[Alarm], trace: Trace) -> list[Alarm]:
+    """Those of a kind, with the log's steps."""
+    return [on_steps(alarm, trace) for alarm in alarms if alarm.kind is kind]
 
 
 def at_readings(alarms: Sequence[Alarm], trace: Trace) -> tuple[Alarm, ...]:

@@ -1,6 +1,7 @@
 """What an inspection finds: movements, episodes, one finding a run, and all of a log."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -52,9 +53,22 @@ class EpisodeKind(StrEnum):
     RECOVERING_SPIKE = "recovering_spike"
     PLATEAU = "plateau"
     RESTART_DISCONTINUITY = "restart_discontinuity"
-    SHIFT = "shift"
     EVAL_ONLY = "eval_only"
     BENIGN_OUTLIER = "benign_outlier"
+
+
+CLASS_OF = {
+    EpisodeKind.NAN: RunClass.NAN,
+    EpisodeKind.LOSS_SCALE_COLLAPSE: RunClass.LOSS_SCALE_COLLAPSE,
+    EpisodeKind.DIVERGENCE: RunClass.DIVERGENCE,
+    EpisodeKind.GRAD_NORM_EXPLOSION: RunClass.GRAD_NORM_EXPLOSION,
+    EpisodeKind.NON_RECOVERING_SPIKE: RunClass.SHIFT,
+    EpisodeKind.RECOVERING_SPIKE: RunClass.RECOVERING_SPIKE,
+    EpisodeKind.PLATEAU: RunClass.PLATEAU,
+    EpisodeKind.RESTART_DISCONTINUITY: RunClass.RESTART_DISCONTINUITY,
+    EpisodeKind.EVAL_ONLY: RunClass.EVAL_ONLY_NAN,
+}
+"""What a run comes to that has an episode of a kind that matters, and no worse one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +174,50 @@ class Episode:
         }
 
 
+def begins_at(
+    kind: EpisodeKind,
+    signal: str,
+    step: int,
+    clock: int,
+    statement: str,
+    *,
+    value: float = math.nan,
+    baseline: float = math.nan,
+    alarms: Sequence[Alarm] = (),
+) -> Episode:
+    """An open episode of one signal of which only the beginning is known, not a shape.
+
+    Args:
+        alarms: the causal ones that tell of it, with the log's steps, in the order of time.
+    """
+    first = alarms[0] if alarms else None
+    movement = Movement(
+        signal=signal,
+        onset_step=step,
+        peak_step=step,
+        end_step=None,
+        peak_value=value,
+        baseline=baseline,
+        alarm_step=first.step if first else None,
+        detectors=tuple(sorted({alarm.detector for alarm in alarms})),
+    )
+    lead = 0 if signal == "loss" else None
+    return Episode(
+        kind=kind,
+        onset_step=step,
+        peak_step=step,
+        end_step=None,
+        first_mover=signal,
+        lead_to_loss_move_steps=lead,
+        lead_to_loss_peak_steps=lead,
+        causal_onset_step=first.onset_step if first else None,
+        alarm_step=movement.alarm_step,
+        movements=(movement,),
+        statement=statement,
+        clock=clock,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFinding:
     """What one run of a log comes to.
@@ -188,12 +246,6 @@ class RunFinding:
     advice: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
     alarms: Mapping[str, tuple[Alarm, ...]] = field(default_factory=dict[str, tuple[Alarm, ...]])
-
-    @property
-    def worst(self) -> Episode | None:
-        """The episode that the class comes from, if one does."""
-        ranked = sorted(self.episodes, key=lambda one: list(EpisodeKind).index(one.kind))
-        return ranked[0] if ranked else None
 
     @property
     def span(self) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import EventKind, LogEvent, LoggedRun
 from foreshock.inspection.excursion import Excursion, Terrain, clusters
 from foreshock.inspection.loss import is_short
-from foreshock.inspection.trace import Trace
+from foreshock.inspection.trace import Trace, tail_of
 
 _FLOOR = 0.25
 """Least spread of the norm's logarithm: three of it are a factor of 2, where an excursion
@@ -78,7 +78,7 @@ def lasting_nan(norm: Trace, *, least: int = 2) -> int | None:
     broken = ~norm.finite
     if not len(broken) or not broken[-1]:
         return None
-    start = len(broken) - int(np.argmin(broken[::-1])) if not broken.all() else 0
+    start = tail_of(broken)
     return start if len(broken) - start >= min(least, len(broken)) else None
 
 

@@ -10,17 +10,19 @@ from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import Log, LoggedRun
 from foreshock.inspection import gradient, nonfinite, restarts, stillness
 from foreshock.inspection.advice import advise
-from foreshock.inspection.alarms import between, on_steps, raise_alarms
+from foreshock.inspection.alarms import between, of_kind, on_steps, raise_alarms
 from foreshock.inspection.attempt import SHOWN_OUTLIERS, Judged, judge_attempt
 from foreshock.inspection.causes import WEIGHED, rank_causes
 from foreshock.inspection.evaluation import broken_evaluation
 from foreshock.inspection.finding import (
+    CLASS_OF,
     Episode,
     EpisodeKind,
     Inspection,
     Movement,
     RunClass,
     RunFinding,
+    begins_at,
 )
 from foreshock.inspection.lineage import Return, era, lineage_of, lineages, returns
 from foreshock.inspection.scale import find_collapse
@@ -35,19 +37,6 @@ _NO_RUN = LoggedRun(number=1, has_steps=False, series={})
 
 _LASTING_RISES = (EpisodeKind.DIVERGENCE, EpisodeKind.NON_RECOVERING_SPIKE)
 """What a loss that grows with the rewards would be called, too."""
-
-_CLASS_OF = {
-    EpisodeKind.NAN: RunClass.NAN,
-    EpisodeKind.LOSS_SCALE_COLLAPSE: RunClass.LOSS_SCALE_COLLAPSE,
-    EpisodeKind.DIVERGENCE: RunClass.DIVERGENCE,
-    EpisodeKind.GRAD_NORM_EXPLOSION: RunClass.GRAD_NORM_EXPLOSION,
-    EpisodeKind.NON_RECOVERING_SPIKE: RunClass.SHIFT,
-    EpisodeKind.RECOVERING_SPIKE: RunClass.RECOVERING_SPIKE,
-    EpisodeKind.PLATEAU: RunClass.PLATEAU,
-    EpisodeKind.RESTART_DISCONTINUITY: RunClass.RESTART_DISCONTINUITY,
-    EpisodeKind.SHIFT: RunClass.SHIFT,
-    EpisodeKind.EVAL_ONLY: RunClass.EVAL_ONLY_NAN,
-}
 
 
 def inspect_log(
@@ -206,44 +195,25 @@ class _Draft:
         found = stillness.find_stillness(self.ready, loss)
         if found is None:
             return
-        step, clock = int(loss.steps[found.start]), int(loss.clock[found.start])
-        told = [
-            on_steps(alarm, loss)
-            for alarm in between(self.raised.get("loss", ()), clock, 1 << 62)
-            if alarm.kind is AlarmKind.PLATEAU
-        ]
-        movement = Movement(
-            signal="loss",
-            onset_step=step,
-            peak_step=step,
-            end_step=None,
-            peak_value=float(loss.values[found.start]),
-            baseline=float("nan"),
-            alarm_step=told[0].step if told else None,
-            detectors=tuple(sorted({alarm.detector for alarm in told})),
-        )
+        clock = int(loss.clock[found.start])
+        mine = between(self.raised.get("loss", ()), clock, 1 << 62)
         self.episodes.append(
-            Episode(
-                kind=EpisodeKind.PLATEAU,
-                onset_step=step,
-                peak_step=step,
-                end_step=None,
-                first_mover="loss",
-                lead_to_loss_move_steps=0,
-                lead_to_loss_peak_steps=0,
-                causal_onset_step=told[0].onset_step if told else None,
-                alarm_step=movement.alarm_step,
-                movements=(movement,),
-                statement=found.reason,
-                clock=clock,
+            begins_at(
+                EpisodeKind.PLATEAU,
+                "loss",
+                int(loss.steps[found.start]),
+                clock,
+                found.reason,
+                value=float(loss.values[found.start]),
+                alarms=of_kind(AlarmKind.PLATEAU, mine, loss),
             )
         )
 
     def finding(self) -> RunFinding:
         """The class, the verdict and everything behind them."""
         run_class = self._class()
-        ranked = sorted(self.episodes, key=lambda one: _CLASS_OF[one.kind].severity)
-        ranked.sort(key=lambda one: _CLASS_OF[one.kind] is not run_class)
+        ranked = sorted(self.episodes, key=lambda one: CLASS_OF[one.kind].severity)
+        ranked.sort(key=lambda one: CLASS_OF[one.kind] is not run_class)
         listed = sorted(ranked[:_SHOWN_EPISODES], key=self._when)
         shown = (*listed, *self.outliers[:SHOWN_OUTLIERS])
         finding = RunFinding(
@@ -272,7 +242,7 @@ class _Draft:
         return rank_causes(episode, lineage.traces, self.raised)
 
     def _class(self) -> RunClass:
-        classes = [_CLASS_OF[one.kind] for one in self.episodes]
+        classes = [CLASS_OF[one.kind] for one in self.episodes]
         if classes:
             return self._first_cause(min(classes, key=lambda one: one.severity))
         if self.num_outliers:

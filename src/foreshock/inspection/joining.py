@@ -63,9 +63,6 @@ def join(
     main: Moved,
     others: Sequence[Moved],
     alarms: Mapping[str, tuple[Alarm, ...]],
-    *,
-    after_effect_readings: float | None = None,
-    statement: str = "",
 ) -> Episode:
     """One episode of the signal that it is about and those that moved with it."""
     moved = [main, *others]
@@ -108,7 +105,6 @@ def join(
         after_effect_sds=after / main.excursion.range.spread,
         steps_lost=None if end is None or loss is not main else _lost(main),
         movements=movements,
-        statement=statement,
         clock=int(main.trace.clock[main.excursion.peak]),
     )
 

@@ -12,7 +12,7 @@ from foreshock.core.log import Floats
 from foreshock.core.stats import MAD_TO_SD
 from foreshock.inspection.excursion import FEW, Excursion, Range, Terrain, clusters
 from foreshock.inspection.finding import EpisodeKind
-from foreshock.inspection.trace import Trace
+from foreshock.inspection.trace import Trace, tail_of
 
 SHORT = 60
 """Readings of a log that is judged from both sides alone: live rules are still warming up,
@@ -318,7 +318,7 @@ def final_rise(loss: Trace, *, is_rl: bool) -> FinalRise | None:
     if final <= best + margin or best_at >= len(levels) - window:
         return None
     above = levels > best + margin / 2
-    start = len(levels) - int(np.argmin(above[::-1]))
+    start = tail_of(above)
     begun = min(start + window // 2, len(finite) - 1)
     peak = int(finite[begun + int(np.argmax(values[begun:]))])
     known = Range(level=best, spread=max(noise, 1e-12), slope=0.0, num_readings=window)

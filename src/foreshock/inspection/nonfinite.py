@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import EventKind, LogEvent, LoggedRun
-from foreshock.inspection.alarms import between, on_steps
-from foreshock.inspection.finding import Episode, EpisodeKind, Movement
+from foreshock.inspection.alarms import between, of_kind
+from foreshock.inspection.finding import Episode, EpisodeKind, Movement, begins_at
 from foreshock.inspection.gradient import lasting_nan, skipped_for_nan
 from foreshock.inspection.statement import name_of
-from foreshock.inspection.trace import Ready, Trace, time_of
+from foreshock.inspection.trace import Ready, Trace, tail_of, time_of
 
 _PART = re.compile(r"(?:\A|_)loss(?:_|\Z)")
 _LASTING = 0.5
@@ -48,7 +48,7 @@ def find_nan(
         trace = ready.raw.get(signal)
         if trace is None:
             return []
-        return [on_steps(alarm, trace) for alarm in mine if alarm.kind is AlarmKind.NONFINITE]
+        return of_kind(AlarmKind.NONFINITE, mine, trace)
 
     found: list[Episode] = []
     loss, norm = ready.loss, ready.grad_norm
@@ -58,7 +58,7 @@ def find_nan(
         words = f"the program skipped an update at step {step}: its gradient norm was NaN"
         if not any("skip" in event.text.lower() for event in run.events):
             words = f"the program says, after step {step}, that its gradient norm is not finite"
-        found.append(_said(EpisodeKind.GRAD_NORM_EXPLOSION, "grad_norm", step, clock, words))
+        found.append(begins_at(EpisodeKind.GRAD_NORM_EXPLOSION, "grad_norm", step, clock, words))
     part = _broken_part(ready) if loss is None else None
     said = next((event for event in run.events if _speaks_of_loss(event)), None)
     if loss is not None and not loss.finite.all():
@@ -68,7 +68,7 @@ def find_nan(
     elif said is not None:
         step, clock = time_of(said, run)
         words = f"the program says, after step {step}, that its loss is NaN"
-        found.append(_said(EpisodeKind.NAN, "loss", step, clock, words))
+        found.append(begins_at(EpisodeKind.NAN, "loss", step, clock, words))
     if norm is not None and not norm.finite.all() and (loss is None or loss.finite.all()):
         start = lasting_nan(norm, least=1 if loss_rose else 2)
         if start is not None:
@@ -160,7 +160,7 @@ def _loss_nan(loss: Trace, told: _Told) -> Episode:
     rest = broken[start:]
     step = int(loss.steps[start])
     if broken[-1] and rest.mean() >= _LASTING:
-        tail = len(broken) - int(np.argmin(broken[::-1])) if not broken.all() else 0
+        tail = tail_of(broken)
         if rest[: tail - start].size and not rest[: tail - start].all():
             words = f"{name} is {word} first at step {step}, for good from step {loss.steps[tail]}"
         else:
@@ -183,7 +183,7 @@ def _passing(norm: Trace, told: _Told) -> Episode:
 
 def _back(broken: "NDArray[np.bool_]") -> int | None:
     """The place from which readings are finite for good."""
-    return None if broken[-1] else len(broken) - int(np.argmax(broken[::-1]))
+    return None if broken[-1] else tail_of(~broken)
 
 
 def _word(trace: Trace) -> str:
@@ -247,31 +247,6 @@ def _episode(
         causal_onset_step=min(alarm.onset_step for alarm in alarms) if alarms else None,
         alarm_step=step if alarms else None,
         movements=tuple(movements),
-        statement=statement,
-        clock=clock,
-    )
-
-
-def _said(kind: EpisodeKind, signal: str, step: int, clock: int, statement: str) -> Episode:
-    """An episode that only words tell of."""
-    movement = Movement(
-        signal=signal,
-        onset_step=step,
-        peak_step=step,
-        end_step=None,
-        peak_value=math.nan,
-        baseline=math.nan,
-    )
-    lead = 0 if signal == "loss" else None
-    return Episode(
-        kind=kind,
-        onset_step=step,
-        peak_step=step,
-        end_step=None,
-        first_mover=signal,
-        lead_to_loss_move_steps=lead,
-        lead_to_loss_peak_steps=lead,
-        movements=(movement,),
         statement=statement,
         clock=clock,
     )

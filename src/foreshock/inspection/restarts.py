@@ -7,8 +7,8 @@ import numpy as np
 from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.log import Floats
 from foreshock.core.stats import MAD_TO_SD
-from foreshock.inspection.alarms import between, on_steps
-from foreshock.inspection.finding import Episode, EpisodeKind, Movement
+from foreshock.inspection.alarms import between, of_kind
+from foreshock.inspection.finding import Episode, EpisodeKind, begins_at
 from foreshock.inspection.trace import Trace
 
 _AFTER, _BEFORE = 5, 30
@@ -45,39 +45,17 @@ def find_discontinuities(loss: Trace, alarms: Sequence[Alarm]) -> list[Episode]:
         if abs(now - level) <= max(_SDS * noise, _LEAST_SHARE * abs(level)):
             continue
         word = "jumped" if now > level else "dropped"
-        told = [
-            on_steps(alarm, loss)
-            for alarm in between(alarms, int(loss.clock[place]), int(loss.clock[next_place - 1]))
-            if alarm.kind is AlarmKind.DISCONTINUITY
-        ][:1]
-        alarm_step = told[0].step if told else None
+        mine = between(alarms, int(loss.clock[place]), int(loss.clock[next_place - 1]))
         found.append(
-            Episode(
-                kind=EpisodeKind.RESTART_DISCONTINUITY,
-                onset_step=first,
-                peak_step=first,
-                end_step=None,
-                first_mover="loss",
-                lead_to_loss_move_steps=0,
-                lead_to_loss_peak_steps=0,
-                causal_onset_step=told[0].onset_step if told else None,
-                alarm_step=alarm_step,
-                movements=(
-                    Movement(
-                        signal="loss",
-                        onset_step=first,
-                        peak_step=first,
-                        end_step=None,
-                        peak_value=now,
-                        baseline=level,
-                        alarm_step=alarm_step,
-                        detectors=tuple(alarm.detector for alarm in told),
-                    ),
-                ),
-                statement=(
-                    f"at the restart at step {first} the loss {word} from {level:.4g} to {now:.4g}"
-                ),
-                clock=int(loss.clock[place]),
+            begins_at(
+                EpisodeKind.RESTART_DISCONTINUITY,
+                "loss",
+                first,
+                int(loss.clock[place]),
+                f"at the restart at step {first} the loss {word} from {level:.4g} to {now:.4g}",
+                value=now,
+                baseline=level,
+                alarms=of_kind(AlarmKind.DISCONTINUITY, mine, loss)[:1],
             )
         )
         if len(found) >= _MAX_EPISODES:

@@ -4,7 +4,14 @@ import math
 
 import numpy as np
 
-from foreshock.inspection.finding import Episode, EpisodeKind, Movement, RunClass, RunFinding
+from foreshock.inspection.finding import (
+    CLASS_OF,
+    Episode,
+    EpisodeKind,
+    Movement,
+    RunClass,
+    RunFinding,
+)
 from foreshock.inspection.trace import Ready, Trace, counted
 
 _NAMES = {"grad_norm": "the gradient norm", "loss_scale": "the loss scale", "loss": "the loss"}
@@ -63,7 +70,7 @@ def verdict_of(finding: RunFinding, ready: Ready, *, num_episodes: int) -> str:
 
 def deciding(finding: RunFinding) -> Episode | None:
     """The episode that the class comes from."""
-    kinds = [kind for kind, of in _KINDS.items() if of is finding.run_class]
+    kinds = [kind for kind, of in CLASS_OF.items() if of is finding.run_class]
     for kind in kinds:
         mine = [one for one in finding.episodes if one.kind is kind]
         if mine:
@@ -91,17 +98,3 @@ def _calm(finding: RunFinding, ready: Ready) -> str:
     if finding.num_outliers:
         return f"{words}, with {counted(finding.num_outliers, 'outlier')} that left no trace"
     return f"{words}, without anything out of range"
-
-
-_KINDS = {
-    EpisodeKind.NAN: RunClass.NAN,
-    EpisodeKind.LOSS_SCALE_COLLAPSE: RunClass.LOSS_SCALE_COLLAPSE,
-    EpisodeKind.DIVERGENCE: RunClass.DIVERGENCE,
-    EpisodeKind.GRAD_NORM_EXPLOSION: RunClass.GRAD_NORM_EXPLOSION,
-    EpisodeKind.RECOVERING_SPIKE: RunClass.RECOVERING_SPIKE,
-    EpisodeKind.NON_RECOVERING_SPIKE: RunClass.SHIFT,
-    EpisodeKind.SHIFT: RunClass.SHIFT,
-    EpisodeKind.PLATEAU: RunClass.PLATEAU,
-    EpisodeKind.RESTART_DISCONTINUITY: RunClass.RESTART_DISCONTINUITY,
-    EpisodeKind.EVAL_ONLY: RunClass.EVAL_ONLY_NAN,
-}

@@ -7,7 +7,7 @@ import numpy as np
 from foreshock.core.log import Floats, Ints
 from foreshock.core.stats import MAD_TO_SD
 from foreshock.inspection.loss import rolling_median
-from foreshock.inspection.trace import Ready, Trace
+from foreshock.inspection.trace import Ready, Trace, tail_of
 
 _DEAD_READINGS = 5
 _MIN_READINGS = 50
@@ -57,7 +57,7 @@ def find_stillness(ready: Ready, loss: Trace) -> Stillness | None:
 def _dead(ready: Ready, values: Floats) -> tuple[int, str] | None:
     """Where the loss became exactly constant, or next to nothing beside a dead gradient."""
     same = values == values[-1]
-    start = len(values) - int(np.argmin(same[::-1])) if not same.all() else 0
+    start = tail_of(same)
     length = len(values) - start
     if length >= _DEAD_READINGS and length >= len(values) // 5:
         return start, f"the loss is exactly {values[-1]:g} in the last {length} readings"
@@ -66,7 +66,7 @@ def _dead(ready: Ready, values: Floats) -> tuple[int, str] | None:
         return None
     if abs(values[-1]) < _ZERO and norm.values[-1] < _ZERO and np.abs(values).max() > _ZERO:
         low = np.abs(values) < _ZERO
-        start = len(values) - int(np.argmin(low[::-1]))
+        start = tail_of(low)
         if start and abs(values[start - 1]) > 1000 * _ZERO:
             return start, (
                 f"the loss fell from {values[start - 1]:.4g} to {values[-1]:.2g} at once, and the "

@@ -78,6 +78,10 @@ class Trace:
             attempts=self.attempts[places],
         )
 
+    def at(self, place: int) -> tuple[int, int]:
+        """Step and time of a reading."""
+        return int(self.steps[place]), int(self.clock[place])
+
     def kept(self, mask: NDArray[np.bool_]) -> "Trace":
         """The readings that a mask keeps."""
         return replace(
@@ -166,6 +170,15 @@ def make_ready(run: LoggedRun) -> Ready:
     )
 
 
+def tail_of(mask: NDArray[np.bool_]) -> int:
+    """The place from which a mask is true to its end; its length if it does not end so.
+
+    >>> [tail_of(np.array(mask)) for mask in ([True, False, True, True], [True, False], [True])]
+    [2, 2, 0]
+    """
+    return 0 if mask.all() else len(mask) - int(np.argmin(mask[::-1]))
+
+
 def aligned(trace: Trace, other: Trace) -> tuple[Ints, Ints]:
     """Indices of the readings that two traces have at the same time."""
     _, mine, others = np.intersect1d(
@@ -199,7 +212,7 @@ def _mend_zero_loss(traces: dict[str, Trace], warnings: list[str], *, is_rl: boo
         mine, others = aligned(loss, norm)
         hidden[mine] = zero[mine] & ~norm.finite[others]
     elif not zero.all() and not is_rl:
-        start = len(zero) - int(np.argmin(zero[::-1])) if zero[-1] else len(zero)
+        start = tail_of(zero)
         before = loss.values[:start]
         if len(zero) - start >= 2 and np.fmin.reduce(np.abs(before[-3:])) > _FAR:
             hidden[start:] = True

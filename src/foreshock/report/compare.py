@@ -15,13 +15,7 @@ from foreshock.report.compare_result import ComparedRun, Comparison, RateGroup
 from foreshock.report.compare_words import conclusions, wilson
 from foreshock.report.together import Extent, Place, together
 
-_SPIKES: Final = frozenset(
-    {
-        *(EpisodeKind.NAN, EpisodeKind.LOSS_SCALE_COLLAPSE, EpisodeKind.DIVERGENCE),
-        *(EpisodeKind.GRAD_NORM_EXPLOSION, EpisodeKind.NON_RECOVERING_SPIKE),
-        EpisodeKind.RECOVERING_SPIKE,
-    }
-)
+_SPIKES: Final = episode_words.SEVERE | {EpisodeKind.RECOVERING_SPIKE}
 """Kinds that begin at a step of their own; a plateau or a restart does not."""
 
 _LEVEL_SHARE: Final = 0.02

@@ -16,7 +16,7 @@ _TITLES = {
     "eval_only": "broken evaluation",
     "not_judgeable": "too little to judge",
 }
-_SEVERE = frozenset(
+SEVERE = frozenset(
     {
         *(EpisodeKind.NAN, EpisodeKind.LOSS_SCALE_COLLAPSE, EpisodeKind.DIVERGENCE),
         *(EpisodeKind.GRAD_NORM_EXPLOSION, EpisodeKind.NON_RECOVERING_SPIKE),
@@ -35,7 +35,7 @@ def title(kind: RunClass | EpisodeKind) -> str:
 
 def severe(episode: Episode) -> bool:
     """Whether an episode is shown as one that the run does not get over by itself."""
-    return episode.kind in _SEVERE
+    return episode.kind in SEVERE
 
 
 def ranked(episodes: Sequence[Episode]) -> list[Episode]:
