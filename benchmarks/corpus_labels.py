@@ -26,7 +26,6 @@ CLASSES: dict[str, tuple[str, ...]] = {
 """Label to the classes that are right. `healthy` and `benign_outliers` are one answer: nothing
 to be done; labels call a log benign for traps (two runs in one file) that leave no outlier."""
 
-UNSCORED = ("ambiguous", "statements only")
 QUIET = ("healthy", "benign_outliers", "not_judgeable")
 FEW_READINGS = 3
 """A quiet log of up to three readings may be called not judgeable."""

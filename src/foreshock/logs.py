@@ -2,10 +2,10 @@
 
 import glob
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -41,8 +41,7 @@ def formats() -> dict[str, str]:
 
 def ranking(sample: Sample) -> list[tuple[float, Reader]]:
     """The readers that recognise a sample, surest first."""
-    found = [(_surety(reader, sample), reader) for reader in _readers().values()]
-    return sorted((one for one in found if one[0] > 0), key=lambda one: (-one[0], one[1].name))
+    return _by_surety(_readers().values(), sample)
 
 
 def find_logs(paths: Iterable[Path | str]) -> list[Path]:
@@ -112,21 +111,23 @@ def _chosen(
     progress: Callable[[int], None],
 ) -> tuple[FileSource, list[Reader]]:
     """What to read, and who may read it, surest first."""
-    sample = source.sample()
     name = shown(source.path)
-    if not sample.is_dir and not sample.head:
-        raise LogError(f"{name} is empty")
     if format is not None:
-        reader = _readers()[format]
+        reader, sample = _readers()[format], source.sample()
+        if not sample.is_dir and not sample.head:
+            raise LogError(f"{name} is empty")
         if not sample.is_dir or _surety(reader, sample) > 0:
             return source, [reader]
     else:
-        ranked = ranking(sample)
-        if not ranked and not sample.is_dir:
-            ranked = ranking(source.sample(thorough=True))
+        ranked = _ranked(source)
+        if not ranked and not source.is_dir:
+            thorough = source.sample(thorough=True)
+            if not thorough.head:
+                raise LogError(f"{name} is empty")
+            ranked = ranking(thorough)
         if ranked:
             return source, [reader for _, reader in ranked]
-    if not sample.is_dir:
+    if not source.is_dir:
         raise LogError(
             f"{name} is of no known format: name one with --format, or the columns with --map"
         )
@@ -144,7 +145,7 @@ def _chosen(
         log.note(f"of {len(below)} logs in this directory {where} was read")
     if format is not None:
         return best, [_readers()[format]]
-    return best, [reader for _, reader in ranking(best.sample())]
+    return best, [reader for _, reader in _ranked(best)]
 
 
 def _first_to_find(
@@ -160,6 +161,11 @@ def _first_to_find(
             if other.num_rows:
                 return other, reader
     return log, readers[0]
+
+
+def _by_surety(readers: Iterable[Reader], sample: Sample) -> list[tuple[float, Reader]]:
+    found = [(_surety(reader, sample), reader) for reader in readers]
+    return sorted((one for one in found if one[0] > 0), key=lambda one: (-one[0], one[1].name))
 
 
 def _surety(reader: Reader, sample: Sample) -> float:
@@ -224,7 +230,7 @@ def _logs_below(folder: Path, format: str | None = None) -> list[tuple[float, Pa
             pending += [(one, depth + 1) for one in folders]
         for name in files:
             if any(fnmatchcase(name, one) for one in _NAMES):
-                score = _score(_sample(here / name), format)
+                score = _score_of_file(here / name, format)
                 if score >= _MIN_SCORE:
                     found.append((score, here / name))
     return _without_older(found)
@@ -260,8 +266,36 @@ def _sample(path: Path) -> Sample:
 
 def _score(sample: Sample, format: str | None) -> float:  # noqa: A002
     """How surely it is a log (of one format)."""
-    ranked = ranking(sample)
+    return _best(ranking(sample), format)
+
+
+def _score_of_file(path: Path, format: str | None) -> float:  # noqa: A002
+    """The same of a file; 0 if it cannot be read."""
+    try:
+        return _best(_ranked(FileSource(path)), format)
+    except LogError:
+        return 0.0
+
+
+def _best(ranked: Sequence[tuple[float, Reader]], format: str | None) -> float:  # noqa: A002
     return next((score for score, one in ranked if format in (None, one.name)), 0.0)
+
+
+def _ranked(source: FileSource) -> Sequence[tuple[float, Reader]]:
+    """The readers that recognise what a source holds, surest first."""
+    if source.is_dir:
+        return ranking(source.sample())
+    as_it_is = (source.path, source.size, source.changed_ns)
+    return _ranked_file(as_it_is, tuple(_readers().values()))
+
+
+@lru_cache(maxsize=MAX_CHILDREN)
+def _ranked_file(
+    as_it_is: tuple[Path, int, int], readers: tuple[Reader, ...]
+) -> Sequence[tuple[float, Reader]]:
+    """Looked at once, though a search and then the reading ask; a file that grew is another."""
+    sample = FileSource(as_it_is[0]).sample()
+    return _by_surety(readers, sample) if sample.head else ()
 
 
 def _without_older(found: list[tuple[float, Path]]) -> list[tuple[float, Path]]:

@@ -69,6 +69,7 @@ class FileSource:
         self.is_dir = stat.S_ISDIR(found.st_mode)
         self.size = 0 if self.is_dir else found.st_size
         """Bytes on disk; of a directory, 0."""
+        self.changed_ns = found.st_mtime_ns
 
     @property
     def name(self) -> str:

@@ -121,3 +121,10 @@ class Reader(ABC):
             LogError: nothing can be read, in one sentence that says why.
             MissingExtra: the package that parses this format is not installed.
         """
+
+    def read_each(self, source: Source, names: Sequence[str], log: LogBuilder) -> None:
+        """Read files of a directory, each a run of its own."""
+        for place, name in enumerate(names):
+            if place:
+                log.new_run()
+            self.read(source.child(name), log)

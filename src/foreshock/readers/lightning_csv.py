@@ -54,7 +54,4 @@ class LightningCsv(Reader):
             return
         names = [one for one in source.children() if one.split("/")[-1] == _FILE]
         names.sort(key=lambda one: int(match[1]) if (match := _VERSION.search(one)) else -1)
-        for place, name in enumerate(names[-_MAX_VERSIONS:]):
-            if place:
-                log.new_run()
-            self.read(source.child(name), log)
+        self.read_each(source, names[-_MAX_VERSIONS:], log)

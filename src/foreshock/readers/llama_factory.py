@@ -28,10 +28,7 @@ class LlamaFactory(Reader):
     def read(self, source: Source, log: LogBuilder) -> None:
         if source.is_dir:
             names = [one for one in source.children() if one.split("/")[-1] == _FILE]
-            for place, name in enumerate(names[:50]):
-                if place:
-                    log.new_run()
-                self.read(source.child(name), log)
+            self.read_each(source, names[:50], log)
             return
         rows = (
             (number, {label: value for label, value in row.items() if label not in _NO_SIGNAL})

@@ -35,10 +35,7 @@ class Swift(Reader):
     def read(self, source: Source, log: LogBuilder) -> None:
         if source.is_dir:
             names = [one for one in source.children() if one.split("/")[-1] == _FILE]
-            for place, name in enumerate(names[:50]):
-                if place:
-                    log.new_run()
-                self.read(source.child(name), log)
+            self.read_each(source, names[:50], log)
             return
         take_objects(((number, _row(one)) for number, one in objects_in_lines(source, log)), log)
 

@@ -64,10 +64,7 @@ class WandbFile(Reader):
             listed = source.child("files/requirements.txt")
             for package, version in _PACKAGES.findall(next(iter(listed.blocks()), b"")):
                 log.facts[package.decode()] = version.decode("utf-8", "replace")
-        for number, name in enumerate(files):
-            if number:
-                log.new_run()
-            _give(_history(source.child(name), log), log)
+        self.read_each(source, files, log)
 
 
 def _give(rows: Iterator[Row], log: LogBuilder) -> None:
