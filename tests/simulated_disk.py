@@ -9,6 +9,7 @@ was asked to keep: the next one succeeds without it, as on Linux.
 """
 
 import errno
+import io
 import os
 import random
 from collections.abc import Iterable, Iterator
@@ -222,6 +223,9 @@ class SimulatedDisk:
 
     def read(self, path: Path) -> bytes:
         return bytes(self._file(path).content)
+
+    def open(self, path: Path) -> io.BytesIO:
+        return io.BytesIO(self.read(path))
 
     def size(self, path: Path) -> int:
         return len(self._file(path).content)

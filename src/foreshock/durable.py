@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, final
+from typing import BinaryIO, Final, Protocol, final
 
 from foreshock.files import FileLock, open_plain
 
@@ -77,6 +77,10 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> bytes:
         """The whole content."""
+        ...
+
+    def open(self, path: Path) -> BinaryIO:
+        """Open for reading parts of it; it stays readable if it is removed meanwhile."""
         ...
 
     def size(self, path: Path) -> int:
@@ -170,6 +174,9 @@ class RealDisk:
     def read(self, path: Path) -> bytes:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
             return file.read()
+
+    def open(self, path: Path) -> BinaryIO:
+        return os.fdopen(open_plain(path, os.O_RDONLY), "rb")
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
@@ -308,6 +315,7 @@ class AppendLog:
         self._torn = False
         if self._exists:
             disk.sync(path)
+            disk.sync_dir(path.parent)  # its name may be as young as the failure that left it
         self.size = self.synced_size = disk.size(path) if self._exists else 0
 
     def append(self, data: bytes, *, durable: bool) -> None:

@@ -3,7 +3,7 @@
     RUN/
       run.json                     who this run is: format, program, fingerprint, stream, settings
       decisions.jsonl              what was decided: one JSON object a line, each with its "crc"
-      readings/attempt-00001.bin   what was measured, step by step
+      readings/attempt-00001/      what was measured, step by step
       data/attempt-00001.bin       which stream positions each step consumed
       snapshots/                   written by others; the journal only makes the directory
       lock                         held while a process runs here
@@ -18,11 +18,9 @@ on through `Journal.read`, which takes no lock and writes nothing, also while th
 
 import json
 import logging
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,19 +32,25 @@ from foreshock.core.records import (
     Provenance,
     ReadingBlock,
     decode_line,
-    decode_lines,
-    decode_provenance,
-    decode_readings,
     encode_line,
     encode_provenance,
     encode_provenance_header,
-    encode_reading,
-    encode_readings_header,
     number,
 )
 from foreshock.durable import AppendLog, Disk, Lock, clean_leftovers, write_file
 from foreshock.files import refuse_links
 from foreshock.outage import DroppingLog, WaitingLog, Warn
+from foreshock.readings_log import ReadingsLog
+from foreshock.run_view import (
+    RunView,
+    attempts_of,
+    data_path,
+    read_decisions,
+    read_identity,
+    read_provenance,
+    readings_path,
+    view_run,
+)
 
 __all__ = [
     "Journal",
@@ -57,15 +61,12 @@ __all__ = [
     "encode_line",
     "number",
     "read_provenance",
-    "read_readings",
 ]
 
 _BELONGS: Final = ("program", "fingerprint", "stream")
 """What must be the same for a run to be resumed; version and settings may change."""
 
 _RESERVED: Final = frozenset({"crc", "time", "unsynced_bytes"})
-_ATTEMPT_FILE: Final = re.compile(r"attempt-(\d{5,15})\.bin", re.ASCII)
-_MAX_ATTEMPT: Final = 10**15
 
 
 @final
@@ -103,14 +104,13 @@ class Journal:
             refuse_links(run_dir / name)
             disk.make_dir(run_dir / name)
             clean_leftovers(disk, run_dir / name)
-        self.last_attempt = max(_attempts(disk, run_dir, self.records), default=0)
+        self.last_attempt = max(attempts_of(disk, run_dir, self.records), default=0)
         """The highest attempt with a record or a file; the next one is free to use."""
         log = AppendLog(disk, run_dir / "decisions.jsonl")
         log.repair(lines.valid_size)
         self._decisions = WaitingLog(log, self.warn)
-        self._readings = DroppingLog(self.warn)
         self._provenance = DroppingLog(self.warn)
-        self._num_series = 0
+        self._readings = ReadingsLog(disk, run_dir / "readings", self.warn)
 
     @classmethod
     def create(
@@ -163,7 +163,7 @@ class Journal:
         Foreshock made it, or if another process has it; JournalError if a decision that
         was safe on disk is damaged; OSError if the disk fails.
         """
-        known = _read_identity(disk, run_dir)
+        known = read_identity(disk, run_dir)
         if identity is not None:
             given = decode_line(encode_line(identity))
             differing = [key for key in _BELONGS if given.get(key) != known.get(key)]
@@ -177,32 +177,20 @@ class Journal:
         lock = disk.lock(run_dir / "lock")
         try:
             clean_leftovers(disk, run_dir)
-            lines = _read_decisions(disk, run_dir)
+            lines = read_decisions(disk, run_dir)
             return cls(disk, run_dir, known, lines, lock, clock=clock, warn=warn)
         except BaseException:
             lock.close()
             raise
 
     @staticmethod
-    def read(disk: Disk, run_dir: Path) -> "RunView":
+    def read(disk: Disk, run_dir: Path) -> RunView:
         """Look at a run, finished or not, without touching it.
 
         Raises RunDirError if this is no run directory or a newer Foreshock made it, and
         JournalError if a decision that was safe on disk is damaged.
         """
-        try:
-            identity = _read_identity(disk, run_dir)
-            lines = _read_decisions(disk, run_dir)
-            refuse_links(run_dir / "readings", run_dir / "data")
-        except OSError as error:
-            raise RunDirError(f"{run_dir} cannot be read: {error}.") from error
-        return RunView(
-            disk=disk,
-            run_dir=run_dir,
-            identity=identity,
-            records=lines.records,
-            torn_bytes=lines.torn_bytes,
-        )
+        return view_run(disk, run_dir)
 
     def write(
         self, kind: str, *, attempt: int, step: int, durable: bool = True, **fields: Any
@@ -232,32 +220,34 @@ class Journal:
     def open_readings(self, attempt: int, series: Sequence[str]) -> None:
         """Begin the readings of an attempt, and make those of the one before durable.
 
-        The file appears with the first reading. Raises JournalError if this attempt has
-        one already, or if `series` has no or repeated names.
+        A file appears with the first reading. Raises JournalError if this attempt has some
+        already, or if `series` has no, repeated or reserved names.
         """
-        header = encode_readings_header(attempt, series)
-        self._readings.begin(self._new_log("readings", attempt, header))
-        self._num_series = len(series)
+        self._refuse_second(readings_path(self.run_dir, attempt))
+        self._readings.begin(attempt, series)
+        self.last_attempt = max(self.last_attempt, attempt)
 
     def append_reading(self, step: int, flags: int, values: npt.NDArray[np.float32]) -> None:
         """Record one step, `values[s]` being that of `series[s]`; microseconds, not synced.
 
-        Raises JournalError if the number of values is not that of the series.
+        A value may be `ABSENT`. Raises JournalError if their number is not that of the series.
         """
-        if not self._num_series or values.shape != (self._num_series,):
-            raise JournalError(
-                f"step {step} gives values of shape {values.shape}, and {self._num_series} series "
-                f"are open: call `open_readings` first, and give one value for each."
-            )
-        self._readings.append(encode_reading(step, flags, values))
+        self._readings.append(step, flags, values)
+
+    def wait_for_compaction(self, secs: float | None = None) -> bool:
+        """Wait until all readings that can be are compacted; whether that came about in time."""
+        return self._readings.wait(secs)
 
     def open_provenance(self, attempt: int) -> None:
         """Begin the provenance of an attempt, and make that of the one before durable.
 
         The file appears with the first record. Raises JournalError if this attempt has one.
         """
-        header = encode_provenance_header(attempt)
-        self._provenance.begin(self._new_log("data", attempt, header))
+        path = data_path(self.run_dir, attempt)
+        self._refuse_second(path)
+        log = AppendLog(self._disk, path, header=encode_provenance_header(attempt))
+        self._provenance.begin(log)
+        self.last_attempt = max(self.last_attempt, attempt)
 
     def append_provenance(self, step: int, positions: Sequence[int]) -> None:
         """Record the stream positions that a step consumed, in order; not synced.
@@ -285,14 +275,22 @@ class Journal:
     def close(self) -> None:
         """Make everything durable and free the run directory; a second call does nothing.
 
-        Decisions that the disk still does not take are lost; `warn` says how many.
+        Decisions that the disk still does not take are lost; `warn` says how many. Readings
+        are not compacted now: the next process does what is left, and they are read as well
+        without. If the disk hangs in the middle of that, the directory stays locked until
+        this process ends.
         """
+        ended = False
         try:
             self.sync()
             if self.backlog:
                 self.warn(f"{self.backlog} decisions of {self.run_dir} could not be written.")
         finally:
-            self._lock.close()
+            ended = self._readings.close()
+            if ended:
+                self._lock.close()
+            else:
+                self.warn(f"{self.run_dir} stays locked: its disk does not answer.")
 
     def __enter__(self) -> Self:
         return self
@@ -300,57 +298,12 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _new_log(self, folder: str, attempt: int, header: bytes) -> AppendLog:
-        path = _attempt_path(self.run_dir, folder, attempt)
+    def _refuse_second(self, path: Path) -> None:
         if self._disk.exists(path):
             raise JournalError(
                 f"{path} exists: an attempt is recorded once, and the next free one is "
                 f"{self.last_attempt + 1}."
             )
-        self.last_attempt = max(self.last_attempt, attempt)
-        return AppendLog(self._disk, path, header=header)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RunView:
-    """A run as its directory shows it; made by `Journal.read`."""
-
-    disk: Disk
-    run_dir: Path
-    identity: dict[str, Any]
-    records: list[dict[str, Any]]
-    torn_bytes: int
-    """Bytes at the end of `decisions.jsonl` that are no whole record (yet)."""
-
-    def attempts(self) -> list[int]:
-        """The attempts that have a record or a file, rising."""
-        return sorted({*_attempts(self.disk, self.run_dir, self.records)})
-
-    def readings(self, attempt: int) -> ReadingBlock:
-        """See `read_readings`; FileNotFoundError if the attempt has none."""
-        return read_readings(self.disk, _attempt_path(self.run_dir, "readings", attempt))
-
-    def provenance(self, attempt: int) -> Provenance:
-        """See `read_provenance`; FileNotFoundError if the attempt has none."""
-        return read_provenance(self.disk, _attempt_path(self.run_dir, "data", attempt))
-
-
-def read_readings(disk: Disk, path: Path) -> ReadingBlock:
-    """The readings of one attempt, up to the first record that is not whole.
-
-    Raises JournalError if it is no readings file or its header is damaged.
-    """
-    return decode_readings(disk.read(path), str(path))
-
-
-def read_provenance(disk: Disk, path: Path) -> Provenance:
-    """Step to stream positions of one attempt, up to the first record that is not whole.
-
-    Raises JournalError if it is no provenance file, or its header is damaged, or a step
-    claims more positions than any batch has.
-    """
-    return decode_provenance(disk.read(path), str(path))
 
 
 def _refuse_unless_empty(disk: Disk, run_dir: Path) -> None:
@@ -360,41 +313,3 @@ def _refuse_unless_empty(disk: Disk, run_dir: Path) -> None:
         if "run.json" in found:
             what, todo = "holds a run already", "resume it with `--resume`, or "
         raise RunDirError(f"{run_dir} {what}: {todo}choose another run directory.")
-
-
-def _read_identity(disk: Disk, run_dir: Path) -> dict[str, Any]:
-    path = run_dir / "run.json"
-    if not disk.exists(path):
-        raise RunDirError(f"{run_dir} is not a Foreshock run directory: it has no run.json.")
-    try:
-        identity = json.loads(disk.read(path))
-    except (ValueError, RecursionError) as error:
-        raise RunDirError(f"{path} is not JSON ({error}): restore it from a copy.") from error
-    version = cast("dict[str, Any]", identity).get("format") if isinstance(identity, dict) else None
-    if version != FORMAT:
-        raise RunDirError(
-            f"{path} has format {version!r:.80} and this Foreshock reads format {FORMAT}: use "
-            f"the version that wrote it, or choose another run directory."
-        )
-    return cast("dict[str, Any]", identity)
-
-
-def _read_decisions(disk: Disk, run_dir: Path) -> Lines:
-    path = run_dir / "decisions.jsonl"
-    return decode_lines(disk.read(path) if disk.exists(path) else b"", str(path))
-
-
-def _attempt_path(run_dir: Path, folder: str, attempt: int) -> Path:
-    return run_dir / folder / f"attempt-{attempt:05d}.bin"
-
-
-def _attempts(disk: Disk, run_dir: Path, records: Sequence[Mapping[str, Any]]) -> Iterator[int]:
-    for record in records:
-        attempt = record.get("attempt")
-        if type(attempt) is int and 0 <= attempt < _MAX_ATTEMPT:
-            yield attempt
-    for folder in ("readings", "data"):
-        if disk.exists(run_dir / folder):
-            for name in disk.list(run_dir / folder):
-                if match := _ATTEMPT_FILE.fullmatch(name):
-                    yield int(match[1])

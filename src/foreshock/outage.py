@@ -73,20 +73,27 @@ class DroppingLog:
     def __init__(self, warn: Warn) -> None:
         self.dropped = 0
         self._log: AppendLog | None = None
+        self._prepare: Callable[[], None] | None = None
         self._num_unsynced = 0
         self._warn = warn
         self._failing = False
 
-    def begin(self, log: AppendLog) -> None:
-        """Make the log so far durable and go on in this one."""
+    def begin(self, log: AppendLog, prepare: Callable[[], None] | None = None) -> None:
+        """Make the log so far durable and go on in this one.
+
+        `prepare` is called before the first record, again and again until it succeeds.
+        """
         self.sync()
-        self._log = log
+        self._log, self._prepare = log, prepare
 
     def append(self, record: bytes) -> None:
         """Write one record, not synced. Raises JournalError if no log was begun."""
         if self._log is None:
             raise JournalError("nothing is open to append to: call `open_provenance` first.")
         try:
+            if self._prepare is not None:
+                self._prepare()
+                self._prepare = None
             self._log.append(record, durable=False)
             self._num_unsynced += 1
         except OSError as error:

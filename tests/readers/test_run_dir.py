@@ -84,7 +84,7 @@ def test_skips_stand_at_their_step(run_dir: Path) -> None:
 
 
 def test_a_torn_end_is_noted(run_dir: Path) -> None:
-    path = run_dir / "readings/attempt-00002.bin"
+    path = run_dir / "readings/attempt-00002/000000001.bin"
     path.write_bytes(path.read_bytes()[:-3])
     with (run_dir / "decisions.jsonl").open("ab") as file:
         file.write(b'{"kind":"al')
@@ -94,7 +94,7 @@ def test_a_torn_end_is_noted(run_dir: Path) -> None:
 
 
 def test_damaged_files_leave_the_others_readable(run_dir: Path) -> None:
-    (run_dir / "readings/attempt-00001.bin").write_bytes(b"FSHKREAD" + b"\xff" * 100)
+    (run_dir / "readings/attempt-00001/000000001.bin").write_bytes(b"FSHKREAD" + b"\xff" * 100)
     lines = (run_dir / "decisions.jsonl").read_bytes().split(b"\n")
     lines[0] = lines[0].replace(b"1", b"7", 1)
     (run_dir / "decisions.jsonl").write_bytes(b"\n".join(lines))

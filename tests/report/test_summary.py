@@ -89,7 +89,7 @@ def test_every_torn_end_is_told(tmp_path: Path) -> None:
 
 def test_torn_readings_are_told(tmp_path: Path) -> None:
     one_rollback(tmp_path / "run")
-    path = tmp_path / "run" / "readings" / "attempt-00002.bin"
+    path = tmp_path / "run" / "readings" / "attempt-00002" / "000000001.bin"
     path.write_bytes(path.read_bytes()[:-5])
     assert any("no whole row" in note for note in summary(tmp_path / "run").notes)
     path.write_bytes(b"nonsense")

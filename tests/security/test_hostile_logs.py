@@ -84,7 +84,7 @@ def test_any_bytes(folder, content, file):
 def test_directories(name, folder):
     for content in (b"", b"\0" * 100, b"[", b"a,b\n1,2\n", b"\xff" * 100):
         for file in ("trainer_state.json", "metrics.csv", "x.jsonl", "a/metrics/loss", "meta.yaml",
-                     "events.out.tfevents.1", "run-a.wandb", "readings/attempt-00001.bin",
+                     "events.out.tfevents.1", "run-a.wandb", "readings/attempt-00001/000000001.bin",
                      "decisions.jsonl", "run.json", "logging.jsonl", "results.csv"):  # fmt: skip
             path = folder / "directory" / file
             path.parent.mkdir(parents=True, exist_ok=True)

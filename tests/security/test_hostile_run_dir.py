@@ -21,6 +21,7 @@ from foreshock.core.errors import (
     StreamError,
 )
 from foreshock.core.incident import IncidentBook
+from foreshock.core.records import FORMAT
 from foreshock.data.order import Order
 from foreshock.durable import RealDisk
 from foreshock.journal import Journal, decode_line, encode_line
@@ -134,7 +135,9 @@ def test_a_snapshot_that_is_a_link_is_neither_read_nor_removed(theirs, outside):
     assert before and sorted(outside.parent.glob("0*/*")) == before
 
 
-@pytest.mark.parametrize("name", ["run.json", "decisions.jsonl", "readings/attempt-00001.bin"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "decisions.jsonl", "readings/attempt-00001/000000001.bin"]
+)
 @pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
 def test_what_is_no_plain_file_is_not_waited_for(told, capsys, name, kind):
     path = told / name
@@ -198,7 +201,7 @@ def test_a_few_bytes_claim_no_unbounded_number_of_samples(told, capsys):
     with_data(told, STREAM)
     for attempt in range(50, 59):
         head = json.dumps({"attempt": attempt}).encode()
-        head = struct.pack("<8sII", b"FSHKDATA", 1, len(head)) + head
+        head = struct.pack("<8sII", b"FSHKDATA", FORMAT, len(head)) + head
         body = struct.pack("<IqqI", 1, 3, 0, 1 << 17)
         data = head + struct.pack("<I", zlib.crc32(head)) + body
         name = told / "data" / f"attempt-{attempt:05d}.bin"

@@ -1,12 +1,39 @@
-"""A reading: one measured value, and how a number travels through JSON."""
+"""A reading: one measured value, the mark of one that is absent, and numbers in JSON."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from foreshock.core.names import split_series
 
+ABSENT: Final = cast("np.float32", np.array(0x7FC5EED0, np.uint32).view(np.float32)[()])
+"""In a float32 array: there is no reading here, because the signal was not due at this step.
+
+A quiet NaN with a payload of its own, so that arithmetic treats it as NaN and only its bits
+tell it from a NaN that was measured. Arithmetic and conversion may change the bits: ask
+`is_absent` first. No source: our choice; no hardware or library makes this NaN.
+"""
+
+_ABSENT_BITS: Final = np.uint32(0x7FC5EED0)
+
 _MAX_WHOLE = 1 << 53
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def is_absent(values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Where a float32 array of any shape holds `ABSENT`, exactly by the bits.
+
+    Raises:
+        TypeError: the array is not float32, so that the bits are gone already.
+
+    >>> is_absent(np.array([1.0, np.nan, ABSENT], np.float32)).tolist()
+    [False, False, True]
+    """
+    if values.dtype != np.float32:
+        raise TypeError(f"absent values are marked in float32 only, got {values.dtype}")
+    return values.view(np.uint32) == _ABSENT_BITS
 
 
 class Reading(NamedTuple):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from foreshock.core.errors import JournalError
 from foreshock.core.reading import from_json_number, json_number
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The number of the layout described here; it rises when an older reader would fail."""
 
 MAX_POSITIONS: Final = 1 << 20
@@ -167,9 +167,10 @@ def _refuse_constant(constant: str) -> object:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReadingBlock:
-    """The readings of one attempt, `values[t, s]` being `series[s]` at `steps[t]`.
+    """Readings of one attempt, `values[t, s]` being `series[s]` at `steps[t]`.
 
-    `torn_bytes` counts what follows the first damaged record and was not read.
+    A value that is `ABSENT` was not measured at that step. `torn_bytes` counts what follows
+    the first damaged record and was not read.
     """
 
     attempt: int
@@ -180,11 +181,21 @@ class ReadingBlock:
     torn_bytes: int
 
 
-def encode_readings_header(attempt: int, series: Sequence[str]) -> bytes:
-    """The start of a readings file. Raises JournalError unless the names are there and distinct."""
+COLUMNS: Final = ("step", "flags")
+"""Names that no series can have: the columns before the series in a table of readings."""
+
+
+def encode_readings_header(attempt: int, series: Sequence[str], segment: int = 1) -> bytes:
+    """The start of one segment of an attempt's readings; segments are numbered from 1.
+
+    Raises JournalError unless the names are there, distinct, and none of `COLUMNS`.
+    """
     if not series or len(set(series)) != len(series):
         raise JournalError(f"series {list(series)!r:.200}: give at least one name, each once.")
-    return _encode_header(_READINGS_MAGIC, {"attempt": attempt, "series": list(series)})
+    if not set(COLUMNS).isdisjoint(series):
+        raise JournalError(f"no series can be called {' or '.join(COLUMNS)}: name it signal/scope.")
+    fields = {"attempt": attempt, "segment": segment, "series": list(series)}
+    return _encode_header(_READINGS_MAGIC, fields)
 
 
 def encode_reading(step: int, flags: int, values: npt.NDArray[np.float32]) -> bytes:
@@ -193,17 +204,25 @@ def encode_reading(step: int, flags: int, values: npt.NDArray[np.float32]) -> by
     return body + _CRC.pack(zlib.crc32(body))
 
 
-def decode_readings(data: bytes, name: str) -> ReadingBlock:
-    """The readings in a file called `name`, up to the first record that is not whole.
+def reading_size(num_series: int) -> int:
+    """Bytes of one record."""
+    return _READING.size + 4 * num_series + _CRC.size
 
-    Raises JournalError if the header is not that of a readings file.
+
+def decode_readings(data: bytes, name: str, segment: int | None = None) -> ReadingBlock:
+    """The readings in a segment called `name`, up to the first record that is not whole.
+
+    Raises JournalError if the header is not that of a readings file, or with `segment` not
+    that of this one.
     """
     fields, start = _decode_header(data, _READINGS_MAGIC, name)
     series = fields.get("series")
     if not _is_names(series):
         raise JournalError(f"{name}: its header does not name its series.")
-    body_size = _READING.size + 4 * len(series)
-    size = body_size + _CRC.size
+    if segment is not None and fields.get("segment") != segment:
+        raise JournalError(f"{name}: its header is that of another segment.")
+    size = reading_size(len(series))
+    body_size = size - _CRC.size
     num_whole = (len(data) - start) // size
     view = memoryview(data)
     count = 0

@@ -8,8 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.errors import JournalError
-from foreshock.core.reading import from_json_whole
+from foreshock.core.errors import ForeshockError
+from foreshock.core.kept_steps import attempt_starts, kept_to
+from foreshock.core.names import GLOBAL, split_series
+from foreshock.core.reading import is_absent
 from foreshock.core.records import ReadingBlock
 from foreshock.journal import RunView
 
@@ -18,6 +20,9 @@ Floats = NDArray[np.float64]
 
 MAX_POINTS: Final = 4000
 """Points of a drawn curve. Our choice: twice the pixels of a wide screen."""
+
+MAX_VALUES: Final = 30_000_000
+"""Values of an attempt that are read in full. Our choice: 120 MB."""
 
 MAX_MARKS: Final = 400
 """Marks of non-finite values on one curve; more would be one solid bar."""
@@ -89,11 +94,13 @@ class Part:
         """The last step that was read."""
         return int(self.block.steps[-1])
 
-    def column(self, series: str) -> Floats | None:
-        """`[T]` values of a series, or None if this attempt did not measure it."""
+    def column(self, series: str) -> tuple[Ints, Floats] | None:
+        """`[T]` steps and values where a series was measured; None if it never was here."""
         if series not in self.block.series:
             return None
-        return self.block.values[:, self.block.series.index(series)].astype(np.float64)
+        values = self.block.values[:, self.block.series.index(series)]
+        there = ~is_absent(values)
+        return self.block.steps[there], values[there].astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,18 +142,18 @@ class Lineage:
             column = part.column(series)
             if column is None:
                 continue
-            at = part.block.steps
+            at, values_at = column
             near = np.ones(len(at), bool)
             near &= True if first is None else at >= first
             near &= True if last is None else at <= last
-            at, column = at[near], column[near]
+            at, values_at = at[near], values_at[near]
             gone = np.zeros(len(at), bool) if part.kept_to is None else at > part.kept_to
             steps.append(at[~gone])
-            values.append(column[~gone])
+            values.append(values_at[~gone])
             if gone.any():
                 joint = max(int(gone.argmax()) - 1, 0)
-                undone.append(thin(at[joint:], column[joint:], max_points // 4))
-                marks += nonfinite_marks(at[gone], column[gone], undone=True)
+                undone.append(thin(at[joint:], values_at[joint:], max_points // 4))
+                marks += nonfinite_marks(at[gone], values_at[gone], undone=True)
         if not any(len(one) for one in steps) and not undone:
             return None
         at, column = np.concatenate(steps), np.concatenate(values)
@@ -168,23 +175,16 @@ def read_lineage(view: RunView) -> Lineage:
     An attempt that begins at step 100 undoes what earlier ones measured after step 100.
     A readings file that cannot be read is left out, and `notes` says so.
     """
-    starts: dict[int, int] = {}
-    for record in view.records:
-        attempt, step = record.get("attempt"), record.get("step")
-        if record.get("kind") != "attempt_started":
-            continue
-        try:
-            starts[from_json_whole(attempt)] = from_json_whole(step)
-        except ValueError:
-            continue
+    starts = attempt_starts(view.records)
     blocks: dict[int, ReadingBlock] = {}
     notes: list[str] = []
     for attempt in view.attempts():
         try:
-            blocks[attempt] = view.readings(attempt)
+            blocks[attempt], told = _read(view, attempt)
+            notes += told
         except FileNotFoundError:
             continue
-        except (JournalError, OSError) as error:
+        except (ForeshockError, OSError) as error:
             notes.append(f"the readings of attempt {attempt} cannot be read: {error}")
             continue
         torn = blocks[attempt].torn_bytes
@@ -193,16 +193,27 @@ def read_lineage(view: RunView) -> Lineage:
     for attempt, block in blocks.items():
         if attempt not in starts and len(block.steps):
             starts[attempt] = int(block.steps[0]) - 1
-    parts: list[Part] = []
-    kept_to: int | None = None  # the least step that a later attempt began at
-    for attempt in sorted({*blocks, *starts}, reverse=True):
-        start = starts.get(attempt)
-        if attempt in blocks:
-            part = Part(attempt=attempt, start=start or 0, kept_to=kept_to, block=blocks[attempt])
-            parts.append(part)
-        if start is not None:
-            kept_to = start if kept_to is None else min(kept_to, start)
-    return Lineage(parts=tuple(reversed(parts)), notes=tuple(notes))
+    ends = kept_to(starts)
+    parts = [
+        Part(attempt=attempt, start=starts.get(attempt, 0), kept_to=ends.get(attempt), block=block)
+        for attempt, block in sorted(blocks.items())
+    ]
+    return Lineage(parts=tuple(parts), notes=tuple(notes))
+
+
+def _read(view: RunView, attempt: int) -> tuple[ReadingBlock, list[str]]:
+    """An attempt's readings; of a very long one those of the whole run and what alarmed."""
+    with view.reader(attempt) as reader:
+        num_rows, num_series = reader.size()
+        if num_rows * num_series <= MAX_VALUES:
+            return reader.read(), []
+        alarms = [record.get("alarm") for record in view.records]
+        alarmed = [one.get("series") for one in alarms if isinstance(one, dict)]
+        wanted = [
+            name for name in reader.series() if split_series(name)[1] == GLOBAL or name in alarmed
+        ]
+        note = f"attempt {attempt} is long: of its {num_series:,} series {len(wanted)} were read"
+        return reader.read(wanted), [note]
 
 
 def thin(steps: Ints, values: Floats, max_points: int) -> tuple[Ints, Floats]:
