@@ -1,0 +1,1 @@
+"""What several ranks know together: digests, replicas, the canary, one collective a step."""
