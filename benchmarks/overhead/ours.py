@@ -1,0 +1,197 @@
+"""Foreshock's own variants: `watch` at each level, everything exact, and by signal.
+
+The one file that knows how `watch` is configured. It looks at what the installed version
+offers: levels (`watch(level=…)` or `recipes.watching(level=…)`), `clip_`, and the fields of
+the signals. A version without levels is measured whole, as "full".
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.overhead.clock import Clock
+from benchmarks.overhead.monitor import SHARED, Monitor, NotRunnableError
+from benchmarks.overhead.training import Training
+from foreshock import recipes
+from foreshock.recipes import Recipe
+from foreshock.watching import Watch
+
+LEVELS = ("minimal", "standard", "full")
+_MORE_THAN_ANY_TENSOR = 1 << 40
+
+
+def has_levels() -> bool:
+    """Whether this version of `watch` has levels."""
+    return any("level" in inspect.signature(one).parameters for one in (Watch, recipes.watching))
+
+
+def recipe_at(level: str) -> tuple[Recipe | None, dict[str, Any]]:
+    """A recipe, where one must be given, and further options of `watch` for a level.
+
+    Raises:
+        NotRunnableError: this version has no such level.
+    """
+    if "level" in inspect.signature(recipes.watching).parameters:
+        watching: Any = recipes.watching
+        return watching(level=level), {}
+    if "level" in inspect.signature(Watch).parameters:
+        return None, {"level": level}
+    if level != "full":
+        raise NotRunnableError("this version of watch has no levels")
+    return None, {}
+
+
+def exactly(signal: Any) -> tuple[Any, str]:
+    """The signal measured exactly where its fields allow it, and how that was asked for.
+
+    And in every step, where it has an interval.
+    """
+    fields = {item.name for item in dataclasses.fields(signal)}
+    if "interval_steps" in fields:
+        signal = dataclasses.replace(signal, interval_steps=1)
+    if "exact" in fields:
+        return dataclasses.replace(signal, exact=True), "exact=True"
+    if "samples" in fields:
+        return dataclasses.replace(signal, samples=_MORE_THAN_ANY_TENSOR), "every element"
+    return signal, str(signal.exactness)
+
+
+def due(recipe: Recipe, step: int) -> str:
+    """The signals of a recipe that are measured in this step and not in every one."""
+    rare = {one.name: getattr(one, "interval_steps", 1) for one in recipe.signals}
+    return ", ".join(sorted(name for name, each in rare.items() if each > 1 and step % each == 0))
+
+
+def period(recipe: Recipe) -> int:
+    """Steps after which the same signals are due again."""
+    return math.lcm(1, *(getattr(one, "interval_steps", 1) for one in recipe.signals))
+
+
+class ClockMeter:
+    """Stands where `watch` takes a meter, and times what it is given by the benchmark's clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, its time counted for `name`; within the shared clip for that."""
+        own = self.clock.timed(name, function)
+
+        def run(*args: Any, **named: Any) -> Any:
+            return (function if self.clock.label == SHARED else own)(*args, **named)
+
+        return run
+
+
+class WatchMonitor(Monitor):
+    """`foreshock.watch` at one level."""
+
+    package = "foreshock"
+    notes = "what runs in threads of its own, beside the loop, is not counted"
+
+    def __init__(self, level: str, *, exact: bool = False, by_signal: bool = False) -> None:
+        self.name = "exact" if exact else level
+        self._level, self._exact, self._by_signal = level, exact, by_signal
+        self._how: dict[str, str] = {}
+
+    def attach(self, training: Training, folder: Path) -> None:
+        recipe, options = recipe_at(self._level)
+        if recipe is None and (self._exact or self._by_signal):
+            recipe = recipes.watching()
+        if self._exact:
+            assert recipe is not None
+            found = [exactly(signal) for signal in recipe.signals]
+            self._how = {signal.name: how for signal, how in found}
+            recipe = dataclasses.replace(recipe, signals=tuple(signal for signal, _ in found))
+        if "run_dir" in inspect.signature(Watch).parameters:
+            options["run_dir"] = folder / "run"
+        self._stored = "run_dir" in options
+        metered = self._by_signal and "meter" in inspect.signature(Watch).parameters
+        if metered:
+            options["meter"] = ClockMeter(self.clock)
+        with ExitStack() as labels:
+            if self._by_signal:
+                assert recipe is not None
+                labels.enter_context(labelled(self.clock, recipe.signals))
+            self.watched: Any = Watch(training.model, training.optimizer, recipe=recipe, **options)
+        if self._by_signal and not metered:
+            monitor = self.watched.monitor
+            monitor.observe = self.clock.timed("detectors and timeline", monitor.observe)
+        self.recipe = recipe if recipe is not None else recipes.watching()
+        self.clips = hasattr(self.watched, "clip_")
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        self.watched.loss(loss)
+        if not self.clips:
+            self.watched.before_clip()
+
+    def clip(self, limit: float) -> None:
+        self.watched.clip_(limit)
+
+    def close(self) -> None:
+        self.watched.close()
+
+    def due(self, step: int) -> str:
+        return due(self.recipe, step)
+
+    def period(self) -> int:
+        return period(self.recipe)
+
+    def _inexact(self) -> list[str]:
+        """Signals that this version cannot be asked to measure exactly."""
+        return [name for name, how in self._how.items() if how in ("sampled", "bound")]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **counted(self.recipe),
+            "num_series": len(self.watched.series),
+            "num_alarms": len(self.watched.alarms),
+            "storage": ["timeline in memory", *(["run directory"] if self._stored else [])],
+            "shares_the_clip": self.clips,
+            **({"asked_for": self._how, "still_inexact": self._inexact()} if self._how else {}),
+        }
+
+
+def counted(recipe: Recipe) -> dict[str, Any]:
+    """The signals and detectors of a recipe."""
+    return {
+        "signals": {
+            one.name: f"{one.exactness}, every {getattr(one, 'interval_steps', 1)} steps"
+            for one in recipe.signals
+        },
+        "detectors": [one.name for one in recipe.detectors],
+    }
+
+
+@contextmanager
+def labelled(clock: Clock, signals: Sequence[Any]) -> Iterator[None]:
+    """While this is open, each signal that is attached is timed under its own name.
+
+    Its hooks, `prepare`, `measure` and `finish` are: the whole contract. (A meter that `watch`
+    takes sees no hooks.) What remains under the monitor's label is the frame: packing, the
+    copy, reading, hooks of the optimizer.
+    """
+    kinds = {type(signal) for signal in signals}
+    originals = {kind: kind.attach for kind in kinds}
+
+    def attach(signal: Any, site: Any) -> Any:
+        with clock.part(signal.name):
+            attached = originals[type(signal)](signal, site)
+        for method in ("prepare", "measure", "finish"):
+            if attached is not None and hasattr(attached, method):
+                setattr(attached, method, clock.timed(signal.name, getattr(attached, method)))
+        return attached
+
+    try:
+        for kind in kinds:
+            kind.attach = attach
+        yield
+    finally:
+        for kind, original in originals.items():
+            kind.attach = original
