@@ -84,9 +84,15 @@ def nothing_attached() -> None:
 
 def step(observation: Observation, number: int, *, commit: bool = True) -> None:
     none = torch.zeros(1)
-    moment = Moment(loss=torch.tensor(float(number)), grad_norms=none, grad_norm=none[0], lr=0.1)
+    moment = Moment(
+        step=number,
+        loss=torch.tensor(float(number)),
+        grad_norms=none,
+        grad_norm=none[0],
+        lr=0.1,
+    )
     observation.before_update(moment)
-    observation.after_update(moment, number, torch.tensor(commit))
+    observation.after_update(moment, torch.tensor(commit))
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

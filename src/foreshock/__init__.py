@@ -20,6 +20,8 @@ PUBLIC = {
     "Loss": "foreshock.core.program",
     "Policy": "foreshock.core.policy",
     "Recipe": "foreshock.recipes",
+    "open": "foreshock.run_data",
+    "RunData": "foreshock.run_data",
     "ForeshockError": "foreshock.core.errors",
     "Halted": "foreshock.core.errors",
 }

@@ -9,6 +9,8 @@ from foreshock.data.stream import Stage as Stage
 from foreshock.data.stream import Stream as Stream
 from foreshock.guard import Guard as Guard
 from foreshock.recipes import Recipe as Recipe
+from foreshock.run_data import RunData as RunData
+from foreshock.run_data import open as open
 from foreshock.watching import Watch as Watch
 from foreshock.watching import watch as watch
 

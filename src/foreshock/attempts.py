@@ -137,7 +137,7 @@ class Attempts:
                 step=self.progress.step,
                 reason=reason,
             )
-        self._observation.forget()
+        self._observation.forget(restored.ref.step)
         try:
             recent = self._watch_from(restored.watching)
         except (ForeshockError, *DAMAGE) as error:

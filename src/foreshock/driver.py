@@ -116,6 +116,7 @@ def guard_for(
         accumulate=program.accumulate,
         probes=probes,
         terms=program.terms,
+        per_sample=program.per_sample,
         facts={"precision": program.precision, **(facts or {})},
         name=program.name or name,
         **options,

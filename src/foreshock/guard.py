@@ -15,13 +15,13 @@ from foreshock.admission import (
     open_journal,
     run_identity,
 )
+from foreshock.attachment import site_of
 from foreshock.attempts import Attempts, Progress
 from foreshock.control import Control
 from foreshock.core.errors import ConfigError, Halted, LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
 from foreshock.core.program import Loss
-from foreshock.core.signal import Site
 from foreshock.core.verdict import Verdict
 from foreshock.data.stream import NothingLeftError
 from foreshock.durable import Disk, RealDisk
@@ -67,6 +67,7 @@ class Guard:
         recipe: what to watch with and decide by; `recipes.standard()` by default.
         probes: what recovery is verified with.
         terms: names of the loss terms that `step` will be given.
+        per_sample: whether its `Loss` will have the loss of each sample.
         facts: facts of the run that causes may use (precision, …).
         name: the program, for the record; a run is resumed by the same one only.
         max_steps: stop after this many optimizer steps.
@@ -95,6 +96,7 @@ class Guard:
         recipe: Recipe | None = None,
         probes: Sequence[Probe] = (),
         terms: Sequence[str] = (),
+        per_sample: bool = False,
         facts: Mapping[str, Any] | None = None,
         name: str = "",
         max_steps: int | None = None,
@@ -127,14 +129,8 @@ class Guard:
             folder=run_dir / "snapshots",
             cadence=recipe.cadence,
         )
-        site = Site(
-            model=model,
-            optimizer=optimizer,
-            scaler=scaler,
-            clip=clip,
-            parameters=tuple(parameters),
-            terms=tuple(terms),
-        )
+        scaled = {"scaler": scaler, "clip": clip, "terms": terms, "per_sample": per_sample}
+        site = site_of(model, optimizer, parameters, **scaled)
         self._observation = Observation(recipe.signals, site, recipe.lag_steps)
         identity = run_identity(name, present, accumulate=accumulate, lag_steps=recipe.lag_steps)
         with ExitStack() as undo:
@@ -145,6 +141,7 @@ class Guard:
                 self._observation.series,
                 self._observation.update_series,
                 {"has_scaler": scaler is not None, **(facts or {})},
+                self._observation.intervals,
             )
             """What watches: the timeline, the present episode, the thresholds."""
             self._stepping = Stepping(
@@ -231,9 +228,10 @@ class Guard:
         step = progress.step + 1
         if not self._batch_open:
             raise LoopError(f"step {step}: guard.step was called without a batch from the guard")
+        samples = None
         if isinstance(loss, Loss):
-            terms, loss = loss.terms, loss.total
-        complete = self._stepping.add(loss, terms or {}, step)
+            terms, samples, loss = loss.terms, loss.per_sample, loss.total
+        complete = self._stepping.add(loss, terms or {}, step, samples)
         self._batch_open = False
         if not complete:
             return None

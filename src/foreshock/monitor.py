@@ -10,6 +10,7 @@ from foreshock.core.cause import Cause, Diagnosis, diagnose
 from foreshock.core.detector import Alarm, Detector, Threshold, state_from_tree, state_to_tree
 from foreshock.core.errors import ConfigError
 from foreshock.core.names import GLOBAL, split_series
+from foreshock.core.reading import is_absent
 from foreshock.core.snapshot import Health
 from foreshock.core.timeline import Timeline
 
@@ -31,6 +32,7 @@ class Monitor:
         causes: what an episode is explained by.
         quiet_steps: steps without an alarm after which an episode is over.
         facts: facts of the run that causes may use (has_scaler, precision, …).
+        intervals: steps between the values of a series, where that is not 1.
 
     Raises:
         ConfigError: two detectors have the same name.
@@ -45,6 +47,7 @@ class Monitor:
         causes: Sequence[Cause],
         quiet_steps: int,
         facts: Mapping[str, Any] | None = None,
+        intervals: Mapping[str, int] | None = None,
     ) -> None:
         names = [detector.name for detector in detectors]
         if len(set(names)) != len(names):
@@ -52,13 +55,18 @@ class Monitor:
         self._causes = tuple(causes)
         self._quiet_steps = quiet_steps
         self._facts = dict(facts or {})
+        kinds: dict[tuple[bool, int], list[tuple[int, str]]] = {}
+        for place, name in enumerate(series):
+            kind = (name in update_series, (intervals or {}).get(name, 1))
+            kinds.setdefault(kind, []).append((place, name))
         self._watches = [
             watch
             for detector in detectors
-            for after_update in (False, True)
-            if (watch := _Watch.make(detector, series, update_series, after_update)) is not None
+            for (after_update, interval), places in sorted(kinds.items())
+            if (watch := _Watch.make(detector, places, after_update, interval)) is not None
         ]
-        self.timeline = Timeline(series)
+        self._last = [0.0] * len(series)
+        self.timeline = Timeline(series, dtype=np.float32)
         self.episode: list[Alarm] = []
         self.consecutive_skips = 0
         self.still_alarmed = False
@@ -69,18 +77,24 @@ class Monitor:
     def observe(
         self, attempt: int, step: int, committed: bool, values: "np.ndarray[Any, Any]"
     ) -> list[Alarm]:
-        """Take in one step, and return the alarms it raises.
+        """Take in one step `[S]` in float32, and return the alarms it raises.
+
+        A series that was not due is not looked at. One that was, and was not seen, counts as
+        unchanged.
 
         Those of advisory detectors are returned too, but belong to no episode.
         """
-        row = np.asarray(values, dtype=np.float64)
+        row = np.asarray(values, dtype=np.float32)
         self.timeline.append(attempt, step, committed, row)
         self.consecutive_skips = 0 if committed else self.consecutive_skips + 1
         listed: list[float] = row.tolist()
+        for place in np.flatnonzero(is_absent(row)).tolist():
+            listed[place] = self._last[place]
+        self._last = listed
         alarms: list[Alarm] = []
         advisories: list[Alarm] = []
         for watch in self._watches:
-            if committed or not watch.after_update:
+            if (committed or not watch.after_update) and step % watch.interval_steps == 0:
                 found = watch.update(step, listed)
                 if found:
                     (advisories if watch.advisory else alarms).extend(found)
@@ -163,8 +177,10 @@ class Monitor:
             found.append(f"{last.series} was out of range at step {last.step}")
         for name in self.timeline.series:
             signal, scope = split_series(name)
+            if scope != GLOBAL and signal != "activation_norm":
+                continue
             values = self.timeline.values(name)[-_TREND_STEPS:]
-            if len(values) and (scope == GLOBAL or signal == "activation_norm"):
+            if len(values):
                 figures[name] = float(values[-1])
             if signal == "loss_scale" and len(values) and values[-1] < 1:
                 found.append(f"the loss scale is {values[-1]:g}, below 1")
@@ -188,6 +204,10 @@ class Monitor:
         """Take back what `to_tree` gave; a detector that is new, or has other
         settings, starts afresh."""
         self.timeline.load_tree(tree["timeline"])
+        self._last = [
+            float(values[-1]) if len(values := self.timeline.values(name)) else 0.0
+            for name in self.timeline.series
+        ]
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
@@ -199,13 +219,20 @@ class _Watch:
     """One detector on the series it watches."""
 
     def __init__(
-        self, detector: Detector, names: list[str], columns: list[int], after_update: bool
+        self,
+        detector: Detector,
+        names: list[str],
+        columns: list[int],
+        after_update: bool,
+        interval_steps: int,
     ) -> None:
         self.after_update = after_update
+        self.interval_steps = interval_steps
         self.advisory = detector.advisory
         self.names = names
         self.columns = columns
-        self.key = f"{detector.name}{'+update' if after_update else ''}"
+        every = f"/{interval_steps}" if interval_steps > 1 else ""
+        self.key = f"{detector.name}{'+update' if after_update else ''}{every}"
         self._detector = detector
         self._state = detector.init(names)
 
@@ -213,21 +240,20 @@ class _Watch:
     def make(
         cls,
         detector: Detector,
-        series: Sequence[str],
-        update_series: frozenset[str],
+        places: Sequence[tuple[int, str]],
         after_update: bool,
+        interval_steps: int,
     ) -> "_Watch | None":
         chosen = [
             (place, name)
-            for place, name in enumerate(series)
+            for place, name in places
             if split_series(name)[0] in detector.watches
             and (detector.every_scope or split_series(name)[1] == GLOBAL)
-            and (name in update_series) is after_update
         ]
         if not chosen:
             return None
         columns, names = [place for place, _ in chosen], [name for _, name in chosen]
-        return cls(detector, names, columns, after_update)
+        return cls(detector, names, columns, after_update, interval_steps)
 
     def update(self, step: int, row: list[float]) -> list[Alarm]:
         """Take in one step of all series, of which it watches some."""

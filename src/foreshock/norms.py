@@ -1,48 +1,115 @@
-"""L2 norms of many tensors, right over the whole range of their values."""
+"""L2 norms and largest magnitudes of many tensors, right over the whole range of their values."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 _LOWEST, _HIGHEST = 1e-12, 1e18
-_CHUNK = 1 << 13
+_ROW = 1 << 12
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor (DTensor), or the tensor itself; detached and dense.
+
+    Of a sparse gradient the summed values; complex numbers as pairs of real ones.
+    """
+    part = getattr(tensor, "to_local", None)
+    found = (tensor if part is None else part()).detach()
+    if found.is_sparse:
+        found = found.coalesce().values()
+    return torch.view_as_real(found) if found.is_complex() else found
 
 
 def l2_norms(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """L2 norm of each tensor, `[N]` in fp64 on `device`; non-finite if and only if an entry is.
 
-    In fp32 the square of 1e-20 is 0, that of 1e20 is Inf, and a sum over millions of squares
-    loses the fourth digit. Accelerators hence sum in fp64, which keeps pace with their memory.
-    A CPU would take 25 times as long: there fp32 sums chunks of 8,192 (to 1e-5), and a norm
-    outside [1e-12, 1e18] is taken again in fp64. Waits for no device but the CPU.
+    Of sharded tensors that of this rank's shard. In fp32 the square of 1e-20 is 0, that of
+    1e20 is Inf, and a sum over millions of squares loses the fourth digit. Accelerators hence
+    sum in fp64, which keeps pace with their memory. A CPU would take 15 times as long: there
+    fp32 sums rows of 4,096 (to 1e-6), and a norm outside [1e-12, 1e18] is taken again in
+    fp64. Waits for no device but the CPU.
 
     >>> l2_norms([torch.full((4,), 1e30), torch.tensor([3.0, 4.0])], torch.device("cpu")).log10()
     tensor([30.3010,  0.6990], dtype=torch.float64)
     """
-    real = [torch.view_as_real(one) if one.is_complex() else one for one in tensors]
+    real = [local(one) for one in tensors]
     narrow = [place for place, one in enumerate(real) if one.is_cpu and one.dtype in _NARROW]
-    values = _in_chunks([real[place] for place in narrow])
+    values = _by_rows([real[place] for place in narrow])
     right = [
         _LOWEST <= value <= _HIGHEST or (value == 0 and not real[place].any())
         for place, value in zip(narrow, values.tolist(), strict=True)
     ]
     if len(narrow) == len(real) and all(right):
-        return values.to(device)
-    found = {place: value for place, value, ok in zip(narrow, values, right, strict=True) if ok}
+        return torch.from_numpy(values).to(device)
+    found = {
+        place: torch.tensor(value, dtype=torch.float64)
+        for place, value, ok in zip(narrow, values.tolist(), right, strict=True)
+        if ok
+    }
     wide = [place for place in range(len(real)) if place not in found]
     exact = torch._foreach_norm([real[place] for place in wide], dtype=torch.float64)
     found |= dict(zip(wide, exact, strict=True))
     return torch.stack([found[place].to(device) for place in range(len(real))])
 
 
-def _in_chunks(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Norms `[N]` of tensors on the CPU, with fp32 inside chunks and fp64 across them."""
-    parts = [tensor.reshape(-1).split(_CHUNK) for tensor in tensors]
-    if not parts:
-        return torch.zeros(0, dtype=torch.float64)
-    norms = torch._foreach_norm([chunk for part in parts for chunk in part], dtype=torch.float32)
-    sizes = torch.tensor([len(part) for part in parts])
-    return torch.segment_reduce(
-        torch.stack(norms).to(torch.float64).square(), "sum", lengths=sizes
-    ).sqrt()
+def largest_magnitudes(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Largest absolute value of each tensor, `[N]` in fp32 on `device`; NaN if an entry is.
+
+    0 for a tensor without elements; of complex numbers, of their real and imaginary parts. One
+    pass over memory.
+    """
+    found: list[torch.Tensor] = []
+    for one in map(local, tensors):
+        if one.numel() == 0:
+            found.append(torch.zeros((), device=device))
+            continue
+        low, high = torch.aminmax(one)
+        found.append(torch.maximum(-low, high).to(device, torch.float32))
+    return torch.stack(found)
+
+
+def root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
+    """Root mean square of a tensor with elements, `[]` in fp64; non-finite if an entry is.
+
+    On a CPU, sums over the last dimension are fp32 (to 1e-6) unless they leave its range.
+    """
+    real = local(tensor)
+    if not (real.is_cpu and real.dtype in _NARROW):
+        norm = torch.linalg.vector_norm(real, dtype=torch.float64)
+        return norm / real.numel() ** 0.5
+    last = max(real.shape[-1], 1) if real.ndim else 1
+    width = last if last <= _ROW else 1
+    rows = torch.linalg.vector_norm(real.reshape(-1, width), dim=1, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(rows, dtype=torch.float64)
+    if not _LOWEST <= float(norm) <= _HIGHEST:
+        norm = torch.linalg.vector_norm(real, dtype=torch.float64)
+    return norm / real.numel() ** 0.5
+
+
+def _by_rows(tensors: list[torch.Tensor]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Norms `[N]` of tensors on the CPU, with fp32 inside rows and fp64 across them."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    num_rows = [len(one) // _ROW for one in flat]
+    rows = torch.empty(sum(num_rows))
+    small: list[torch.Tensor] = []
+    at = 0
+    for one, count in zip(flat, num_rows, strict=True):
+        whole = count * _ROW
+        if count:
+            torch.linalg.vector_norm(
+                one[:whole].view(count, _ROW), dim=1, dtype=torch.float32, out=rows[at : at + count]
+            )
+            at += count
+        small.append(one if not count else one[whole:])
+    present = [place for place, one in enumerate(small) if len(one)]
+    squares = np.zeros(len(flat))
+    if present:
+        norms = torch._foreach_norm([small[place] for place in present], dtype=torch.float32)
+        squares[present] = torch.stack(norms).numpy().astype(np.float64) ** 2
+    if at:
+        with_rows = [place for place, count in enumerate(num_rows) if count]
+        begins = np.cumsum([0, *(num_rows[place] for place in with_rows)])[:-1]
+        squares[with_rows] += np.add.reduceat(rows.numpy().astype(np.float64) ** 2, begins)
+    return np.sqrt(squares)

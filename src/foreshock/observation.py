@@ -1,7 +1,7 @@
 """Observation: all signals of a step in one buffer, read by the host a fixed lag later."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from foreshock.core.errors import ConfigError
-from foreshock.core.signal import Attached, Moment, Phase, Signal, Site
+from foreshock.core.meter import Meter
+from foreshock.core.reading import ABSENT
+from foreshock.core.signal import Attached, Moment, Phase, Reduction, Signal, Site, is_missing
+from foreshock.taps import recompile
+
+Join = Callable[[torch.Tensor, Sequence[Reduction]], torch.Tensor]
+"""Makes one vector of partials `[K]` of those of all ranks, in one collective."""
 
 
 class Row(NamedTuple):
@@ -18,42 +24,86 @@ class Row(NamedTuple):
     Attributes:
         step: optimizer step.
         committed: whether the update was made.
-        values: `[S]` float32, in the order of `Observation.series`.
+        values: `[S]` float32, in the order of `Observation.series`; ABSENT where a series
+            was not due in this step.
+        findings: sentences on what is certainly wrong, e.g. which rank holds other weights.
     """
 
     step: int
     committed: bool
     values: NDArray[np.float32]
+    findings: tuple[str, ...] = ()
+
+
+class _Entry(NamedTuple):
+    """A signal at its place: its columns of a row are `values[first:last]`."""
+
+    signal: Signal
+    attached: Attached
+    first: int
+    last: int
+
+
+class _Pending(NamedTuple):
+    """A step on its way to the host: its parts are those of `entries`, `sizes[i]` columns each."""
+
+    step: int
+    packed: torch.Tensor
+    entries: "list[_Entry]"
+    sizes: list[int]
+    ready: Any
 
 
 class Observation:
     """Attaches signals to a model and collects their values without waiting.
 
-    Values travel to the host in one copy a step; `read` hands a step out once `lag_steps`
-    later ones have been measured.
+    Values travel to the host in one copy a step, and over ranks in one collective; `read`
+    hands a step out once `lag_steps` later ones have been measured.
 
     Args:
         signals: what to measure.
         site: where.
         lag_steps: see `Recipe`.
+        join: how ranks are joined; None where there is one, or where all have the same.
 
     Raises:
         ConfigError: two signals give a series of the same name.
     """
 
-    def __init__(self, signals: tuple[Signal, ...], site: Site, lag_steps: int) -> None:
+    def __init__(
+        self,
+        signals: tuple[Signal, ...],
+        site: Site,
+        lag_steps: int,
+        *,
+        join: Join | None = None,
+        num_ranks: int = 1,
+    ) -> None:
         self._lag_steps = lag_steps
-        self._attached: list[tuple[Phase, str, Attached]] = []
+        self._clock = site.clock
+        self._join = join
+        self._num_ranks = num_ranks
+        found: list[tuple[Signal, Attached]] = []
+        self._entries: list[_Entry] = []
         try:
             for signal in signals:
                 attached = signal.attach(site)
                 if attached is not None:
-                    self._attached.append((signal.phase, signal.name, attached))
+                    found.append((signal, attached))
         except BaseException:
-            self.detach()
+            for _, attached in found:
+                attached.detach()
             raise
-        self._attached.sort(key=lambda entry: entry[0] is Phase.UPDATE)
-        names = [name for _, _, attached in self._attached for name in attached.series]
+        found.sort(key=lambda entry: entry[0].phase is Phase.UPDATE)
+        if site.meter is not None:
+            for signal, attached in found:
+                _time(site.meter, signal.name, attached)
+        first = 0
+        for signal, attached in found:
+            last = first + len(attached.series)
+            self._entries.append(_Entry(signal, attached, first, last))
+            first = last
+        names = [name for entry in self._entries for name in entry.attached.series]
         doubled = sorted(name for name, count in Counter(names).items() if count > 1)
         if doubled:
             self.detach()
@@ -61,35 +111,70 @@ class Observation:
         self.series = tuple(names)
         self.update_series = frozenset(
             name
-            for phase, _, attached in self._attached
-            if phase is Phase.UPDATE
-            for name in attached.series
+            for entry in self._entries
+            if entry.signal.phase is Phase.UPDATE
+            for name in entry.attached.series
         )
+        self.intervals = {
+            name: entry.signal.interval_steps
+            for entry in self._entries
+            for name in entry.attached.series
+        }
+        """Steps between the measurements of each series."""
         self._device = site.parameters[0][1].device
+        self._due: list[_Entry] = []
         self._measured: list[torch.Tensor] = []
-        self._pending: deque[tuple[int, torch.Tensor, Any]] = deque()
+        self.num_partials = 0
+        """Numbers that the last step sent to the host."""
+        self._early: dict[int, torch.Tensor] = {}
+        self._pending: deque[_Pending] = deque()
+        recompile()
 
     @property
     def num_pending(self) -> int:
         """Steps measured but not read yet."""
         return len(self._pending)
 
+    @property
+    def attached(self) -> tuple[tuple[Signal, Attached], ...]:
+        """Every signal that found something to measure."""
+        return tuple((entry.signal, entry.attached) for entry in self._entries)
+
+    def before_clip(self, moment: Moment) -> None:
+        """Measure what needs the true gradients now; `before_update` then leaves it out."""
+        self._clock.step = moment.step
+        self._early = {
+            id(entry.attached): self._flat(entry.attached.measure(moment))
+            for entry in self._entries
+            if entry.attached.needs_true_gradients
+            and self._clock.is_due(entry.signal.interval_steps)
+        }
+
     def before_update(self, moment: Moment) -> None:
         """Measure what is there before the update."""
+        self._clock.step = moment.step
+        self._due = [e for e in self._entries if self._clock.is_due(e.signal.interval_steps)]
         self._measured = []
-        for phase, _, attached in self._attached:
-            if phase is Phase.GRADIENT:
-                self._measured.append(self._flat(attached.measure(moment)))
+        for entry in self._due:
+            if entry.signal.phase is Phase.UPDATE:
+                entry.attached.prepare(moment)
+            elif (early := self._early.get(id(entry.attached))) is not None:
+                self._measured.append(early)
             else:
-                attached.prepare(moment)
+                self._measured.append(self._flat(entry.attached.measure(moment)))
+        self._early = {}
 
-    def after_update(self, moment: Moment, step: int, commit: torch.Tensor) -> None:
+    def after_update(self, moment: Moment, commit: torch.Tensor) -> None:
         """Measure what is there after it, and send the step on its way to the host."""
-        for phase, _, attached in self._attached:
-            if phase is Phase.UPDATE:
-                self._measured.append(self._flat(attached.measure(moment)))
+        for entry in self._due:
+            if entry.signal.phase is Phase.UPDATE:
+                self._measured.append(self._flat(entry.attached.measure(moment)))
+        sizes = [len(part) for part in self._measured]
         verdict = commit.to(torch.float32).reshape(1).to(self._device)
         packed = torch.cat([verdict, *self._measured])
+        if self._join is not None:
+            packed, sizes = self._over_ranks(packed, sizes)
+        self.num_partials = len(packed)
         ready = None
         if packed.is_cuda:
             host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
@@ -97,7 +182,8 @@ class Observation:
             ready = torch.cuda.Event()
             ready.record()
             packed = host
-        self._pending.append((step, packed, ready))
+        self._pending.append(_Pending(moment.step, packed, self._due, sizes, ready))
+        self._clock.step = moment.step + 1
 
     def read(self, *, drain: bool = False) -> Iterator[Row]:
         """Hand out the steps that are due: all but the last `lag_steps`, or all of them.
@@ -106,30 +192,70 @@ class Observation:
         """
         keep = 0 if drain else self._lag_steps
         while len(self._pending) > keep:
-            step, packed, ready = self._pending.popleft()
-            if ready is not None:
-                ready.synchronize()
-            values = packed.cpu().numpy()
-            yield Row(step, bool(values[0]), values[1:])
+            one = self._pending.popleft()
+            if one.ready is not None:
+                one.ready.synchronize()
+            yield self._row(one)
 
-    def forget(self) -> None:
-        """Drop what has not been read: time went back to before it."""
+    def forget(self, last_step: int = 0) -> None:
+        """Drop what has not been read: time went back to just after `last_step`."""
         self._pending.clear()
+        self._clock.step = last_step + 1
+        self.drop_step()
+
+    def drop_step(self) -> None:
+        """Drop what the micro-steps of an unfinished step have gathered."""
+        self._early = {}
+        for entry in self._entries:
+            entry.attached.forget()
 
     def detach(self) -> None:
         """Leave the model exactly as it was."""
-        for _, _, attached in self._attached:
-            attached.detach()
+        for entry in self._entries:
+            entry.attached.detach()
+        recompile()
+
+    def notes(self) -> dict[str, str]:
+        """What is not measured as hoped for, by `signal/scope`."""
+        return {
+            f"{entry.signal.name}/{scope}": note
+            for entry in self._entries
+            for scope, note in entry.attached.notes().items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """State of the signals that have any."""
-        return {name: attached.state_dict() for _, name, attached in self._attached}
+        return {entry.signal.name: entry.attached.state_dict() for entry in self._entries}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        for _, name, attached in self._attached:
-            if name in state:
-                attached.load_state_dict(state[name])
+        for entry in self._entries:
+            if entry.signal.name in state:
+                entry.attached.load_state_dict(state[entry.signal.name])
+
+    def _row(self, one: _Pending) -> Row:
+        partials = one.packed.cpu().numpy().astype(np.float64)
+        committed = bool(partials[0])
+        values = np.full(len(self.series), ABSENT, dtype=np.float32)
+        at = 1
+        with np.errstate(all="ignore"):
+            for entry, size in zip(one.entries, one.sizes, strict=True):
+                found = entry.attached.finish(partials[at : at + size], committed)
+                mine = values[entry.first : entry.last]
+                np.copyto(mine, found, where=~is_missing(found), casting="same_kind")
+                at += size
+        found = tuple(said for entry in one.entries for said in entry.attached.findings())
+        return Row(one.step, committed, values, found)
+
+    def _over_ranks(self, packed: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, list[int]]:
+        assert self._join is not None
+        kinds = [Reduction.SAME]
+        wide: list[int] = []
+        for entry, size in zip(self._due, sizes, strict=True):
+            own = list(entry.attached.reductions) or [Reduction.SAME] * size
+            kinds += own
+            wide.append(size + (self._num_ranks - 1) * own.count(Reduction.EACH))
+        return self._join(packed, kinds), wide
 
     def _flat(self, values: Any) -> torch.Tensor:
         if isinstance(values, torch.Tensor):
@@ -141,3 +267,10 @@ class Observation:
             for value in values
         ]
         return torch.cat(parts)
+
+
+def _time(meter: Meter, name: str, attached: Attached) -> None:
+    """Time what a signal does between forward and update, and on the host."""
+    attached.prepare = meter.wrap(name, attached.prepare)
+    attached.measure = meter.wrap(name, attached.measure)
+    attached.finish = meter.wrap(name, attached.finish)

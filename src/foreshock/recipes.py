@@ -13,7 +13,7 @@ from foreshock.core.detector import Detector
 from foreshock.core.errors import CatalogError, ConfigError
 from foreshock.core.policy import Policy
 from foreshock.core.rule import Rule
-from foreshock.core.signal import Signal
+from foreshock.core.signal import Level, Signal
 from foreshock.monitor import Monitor
 
 _MAX_BYTES = 1 << 20
@@ -75,7 +75,11 @@ class Recipe:
             raise ConfigError("a Recipe needs at least one cause, to explain an incident with")
 
     def monitor(
-        self, series: Sequence[str], update_series: frozenset[str], facts: Mapping[str, Any]
+        self,
+        series: Sequence[str],
+        update_series: frozenset[str],
+        facts: Mapping[str, Any],
+        intervals: Mapping[str, int] | None = None,
     ) -> Monitor:
         """The monitor that watches these series by this recipe; see `Monitor`."""
         return Monitor(
@@ -85,14 +89,17 @@ class Recipe:
             causes=self.causes,
             quiet_steps=self.policy.quiet_steps,
             facts=facts,
+            intervals=intervals,
         )
 
 
 def standard(settings: dict[str, Any] | None = None) -> Recipe:
     """Every component that is found, each with its defaults or the settings given.
 
+    Signals beyond the level, "standard" by default, are left out unless they have settings.
+
     Args:
-        settings: tables by family and component, then `policy` and `cadence`, as
+        settings: tables by family and component, then `level`, `policy` and `cadence`, as
             `load` reads them; `{"rules": False}` turns a whole family off.
 
     Raises:
@@ -100,6 +107,7 @@ def standard(settings: dict[str, Any] | None = None) -> Recipe:
     """
     tables = dict(settings or {})
     parts: dict[str, Any] = {}
+    tables["signals"] = _at_level(tables.pop("level", Level.STANDARD), tables.get("signals", {}))
     for family in ("signals", "detectors", "causes", "rules"):
         parts[family] = _family(family, tables.pop(family, {}))
     for name, kind in (("policy", Policy), ("cadence", Cadence)):
@@ -109,15 +117,15 @@ def standard(settings: dict[str, Any] | None = None) -> Recipe:
     if tables:
         raise ConfigError(
             f"unknown setting {next(iter(tables))!r}; known are signals, detectors, causes, "
-            "rules, policy, cadence and lag_steps"
+            "rules, level, policy, cadence and lag_steps"
         )
     return Recipe(**parts)
 
 
-def watching() -> Recipe:
-    """Observe only: the policy never acts, and memory holds no snapshot."""
+def watching(level: Level | str = Level.STANDARD) -> Recipe:
+    """Observe only, as much as the level says: the policy never acts, no snapshot is kept."""
     return dataclasses.replace(
-        standard({"rules": False}),
+        standard({"rules": False, "level": level}),
         policy=Policy(watch_only=True),
         cadence=Cadence(memory_steps=0, memory_keep=0),
     )
@@ -152,6 +160,20 @@ def load(path: Path) -> Recipe:
         return standard(tables)
     except (OverflowError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path} has a setting that cannot be used: {error!s:.200}") from error
+
+
+def _at_level(level: Any, table: Any) -> Any:
+    """The table of signals with those beyond the level turned off, unless they have settings."""
+    try:
+        wanted = Level(level)
+    except ValueError as error:
+        known = ", ".join(Level)
+        raise ConfigError(f"level is {level!r:.80}; it must be one of {known}") from error
+    if table is False or not isinstance(table, dict | bool):
+        return table
+    given: dict[str, Any] = table if isinstance(table, dict) else {}
+    beyond = [name for name, kind in members("signals").items() if not wanted.holds(kind.level)]
+    return {**dict.fromkeys(beyond, False), **given}
 
 
 def _family(family: str, table: Any) -> tuple[Any, ...]:

@@ -42,9 +42,14 @@ class Stepping:
         self._terms = tuple(terms)
         self._loss: torch.Tensor | None = None
         self._term_values: dict[str, torch.Tensor] = {}
+        self._samples: list[torch.Tensor] = []
 
-    def add(self, loss: Any, terms: Mapping[str, Any], step: int) -> bool:
+    def add(
+        self, loss: Any, terms: Mapping[str, Any], step: int, samples: torch.Tensor | None = None
+    ) -> bool:
         """Run the backward pass of one micro-step; True if the step is complete.
+
+        `samples` is the loss of each sample, if it is known.
 
         Raises:
             LoopError: the loss is not a scalar with a gradient, or its terms are others
@@ -59,6 +64,8 @@ class Stepping:
             value = torch.as_tensor(terms[name], device=loss.device).detach() / self._accumulate
             before = self._term_values.get(name)
             self._term_values[name] = value if before is None else before + value
+        if samples is not None:
+            self._samples.append(samples.detach().reshape(-1))
         self.micro_step = (self.micro_step + 1) % self._accumulate
         return self.micro_step == 0
 
@@ -67,18 +74,21 @@ class Stepping:
         norms, total = self._update.gradient_norms()
         assert self._loss is not None
         moment = Moment(
+            step=step,
             loss=self._loss,
             grad_norms=norms,
             grad_norm=total,
             lr=self._update.lr(lr_factor),
             terms=self._term_values,
+            samples_loss=torch.cat(self._samples) if self._samples else None,
+            used_factor=self._update.clip_factor(total),
         )
         with torch.no_grad():
             self._observation.before_update(moment)
         commit = self._update.commit_or_skip(total, gate_limit, lr_factor)
         self._step_schedule()
         with torch.no_grad():
-            self._observation.after_update(moment, step, commit)
+            self._observation.after_update(moment, commit)
         self.forget()
         if Capability.SKIP_WITHOUT_HOST_WAIT in self._update.capabilities:
             return Verdict(step=step, committed=None)
@@ -98,7 +108,9 @@ class Stepping:
         """Drop what has been gathered of a step."""
         if self.micro_step:
             self._update.drop_gradients()
+            self._observation.drop_step()
         self._loss, self._term_values, self.micro_step = None, {}, 0
+        self._samples = []
 
     def _check(self, loss: Any, terms: Mapping[str, Any], step: int) -> None:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:

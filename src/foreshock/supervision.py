@@ -81,6 +81,8 @@ class Supervisor:
                 reason=gate_reason(norm, gate_limit),
                 grad_norm=json_number(norm),
             )
+        for said in row.findings:
+            self._journal.write("finding", attempt=attempt, step=row.step, what=said)
         for alarm in alarms:
             self._journal.write(
                 "alarm", attempt=attempt, step=row.step, durable=False, alarm=alarm.to_json()

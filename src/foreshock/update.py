@@ -5,10 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed
 
 from foreshock.core.action import Capability
 from foreshock.core.errors import ConfigError
-from foreshock.norms import l2_norms
+from foreshock.norms import l2_norms, local
+from foreshock.ranks.exchange import num_ranks
+from foreshock.ranks.placement import is_distributed, laid_out_like, num_copies
 
 
 class Update:
@@ -48,6 +51,7 @@ class Update:
         self._optimizer = optimizer
         self._parameters = [parameter for _, parameter in parameters]
         self._device = self._parameters[0].device
+        self._over_ranks = _OverRanks.of(self._parameters)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._clip = clip
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and all(
@@ -69,17 +73,36 @@ class Update:
     def gradient_norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Unscale, and return the norm of each gradient `[P]` and of all of them `[]`.
 
-        The first in fp64; the second in fp32, in which the clip is computed, so that a norm
-        beyond its range is Inf and the step is skipped. A parameter without a gradient
-        counts as 0.
+        The first in fp64, of this rank's part where parameters are sharded; the second over all
+        ranks, for which there is then a collective of one number. It is in fp32, in which the
+        clip is computed, so that a norm beyond its range is Inf and the step is skipped. A
+        parameter without a gradient counts as 0.
         """
+        norms = self.local_norms()
+        return norms, self._total(norms)
+
+    def local_norms(self) -> torch.Tensor:
+        """The first of `gradient_norms` alone, `[P]`; no collective."""
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
-        present = [_dense(p.grad) for p in self._parameters if p.grad is not None]
-        found = iter(l2_norms(present, self._device))
+        present = [(p.grad, p) for p in self._parameters if p.grad is not None]
+        grads = [grad for grad, _ in present]
+        if self._over_ranks is not None:
+            grads = [laid_out_like(grad, parameter) for grad, parameter in present]
+        found = iter(l2_norms(grads, self._device))
         zero = torch.zeros((), dtype=torch.float64, device=self._device)
-        norms = torch.stack([zero if p.grad is None else next(found) for p in self._parameters])
-        return norms, torch.linalg.vector_norm(norms).to(torch.float32)
+        return torch.stack([zero if p.grad is None else next(found) for p in self._parameters])
+
+    def _total(self, norms: torch.Tensor) -> torch.Tensor:
+        if self._over_ranks is not None:
+            return self._over_ranks.total(norms).to(torch.float32)
+        return torch.linalg.vector_norm(norms).to(torch.float32)
+
+    def clip_factor(self, grad_norm: torch.Tensor) -> "torch.Tensor | float":
+        """What clipping multiplies gradients by, `[]`, from the norm before it; 1 without."""
+        if self._clip is None:
+            return 1.0
+        return (self._clip / (grad_norm + 1e-6)).clamp(max=1.0)
 
     def commit_or_skip(
         self, grad_norm: torch.Tensor, gate_limit: float, lr_factor: float
@@ -143,16 +166,21 @@ class Update:
     def _clip_gradients(self, grad_norm: torch.Tensor) -> None:
         if self._clip is None:
             return
-        coefficient = (self._clip / (grad_norm + 1e-6)).clamp(max=1.0)
+        coefficient = self.clip_factor(grad_norm)
+        assert isinstance(coefficient, torch.Tensor)
+        self.multiply_gradients(coefficient)
+
+    def multiply_gradients(self, factor: torch.Tensor) -> None:
+        """Multiply every gradient by a number `[]` in place."""
         grads: list[torch.Tensor] = []
         for parameter in self._parameters:
             if parameter.grad is not None:
                 if parameter.grad.is_sparse:  # else its coalesced copy would be clipped
                     parameter.grad = parameter.grad.coalesce()
-                grads.append(_dense(parameter.grad))
+                grads.append(local(parameter.grad))
         for device in {grad.device for grad in grads}:
             same = [grad for grad in grads if grad.device == device]
-            torch._foreach_mul_(same, coefficient.to(device))
+            torch._foreach_mul_(same, factor.to(device))
 
     @contextmanager
     def _scaled_lr(self, factor: float) -> Iterator[None]:
@@ -190,7 +218,29 @@ def trained_parameters(
     return list(found.values())
 
 
-def _dense(grad: "torch.Tensor | None") -> torch.Tensor:
-    assert grad is not None
-    grad = grad.detach()
-    return grad.coalesce().values() if grad.is_sparse else grad
+class _OverRanks:
+    """Joins the norms of parameters of which some are sharded into that of the whole.
+
+    Of the others each rank takes its own, as `clip_grad_norm_` does.
+    """
+
+    def __init__(self, spread: list[int], copies: list[int], whole: list[int], device: Any) -> None:
+        self._spread = torch.tensor(spread, device=device)
+        self._whole = torch.tensor(whole, dtype=torch.int64, device=device)
+        self._weights = 1.0 / torch.tensor(copies, dtype=torch.float64, device=device)
+
+    @classmethod
+    def of(cls, parameters: list[torch.nn.Parameter]) -> "_OverRanks | None":
+        """None where no parameter is sharded."""
+        spread = [place for place, one in enumerate(parameters) if is_distributed(one)]
+        if not spread:
+            return None
+        copies = [num_copies(parameters[place], num_ranks(None)) for place in spread]
+        whole = sorted(set(range(len(parameters))) - set(spread))
+        return cls(spread, copies, whole, parameters[0].device)
+
+    def total(self, norms: torch.Tensor) -> torch.Tensor:
+        """L2 norm `[]` of all from those of this rank's parts `[P]`; collective."""
+        squares = (norms.index_select(0, self._spread).square() * self._weights).sum()
+        torch.distributed.all_reduce(squares)
+        return (squares + norms.index_select(0, self._whole).square().sum()).sqrt()

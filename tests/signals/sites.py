@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from foreshock.core.signal import Moment, Site
+from foreshock.attachment import site_of
+from foreshock.core.signal import Moment
+from foreshock.lab.gpt import GPT, GPTConfig
 from foreshock.update import Update, trained_parameters
 
 
@@ -27,12 +29,12 @@ class Case:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         parameters = trained_parameters(self.model, self.optimizer)
         self.update = Update(self.optimizer, parameters, scaler=self.scaler, clip=self.clip)
-        self.site = Site(
-            model=self.model,
-            optimizer=self.optimizer,
+        self.site = site_of(
+            self.model,
+            self.optimizer,
+            parameters,
             scaler=self.scaler,
             clip=self.clip,
-            parameters=tuple(parameters),
             terms=self.terms,
         )
 
@@ -109,7 +111,14 @@ def _tied() -> Case:
     return Case(model, lambda: model(torch.arange(7)))
 
 
+def _gpt() -> Case:
+    model = GPT(GPTConfig(vocab=11, width=8, depth=2, heads=2, context=6))
+    tokens = torch.arange(12).reshape(2, 6) % 11
+    return Case(model, lambda: model(tokens))
+
+
 CASES: dict[str, Callable[[], Case]] = {
+    "a small GPT": _gpt,
     "tied weights": _tied,
     "unused, frozen, empty, called twice": lambda: _on(Partly(), 8, 4),
     "a single scalar parameter": lambda: _on(Lone(), 8),

@@ -3,12 +3,13 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from foreshock.catalog import members
 from foreshock.core.names import series_name, split_series
-from foreshock.core.signal import Exactness, Phase, Signal
+from foreshock.core.signal import Exactness, Level, Phase, Signal, is_missing
 from tests.signals.sites import CASES, Case, case
 
 SIGNALS = members("signals")
@@ -21,13 +22,16 @@ def hooks_of(model: torch.nn.Module) -> list[int]:
     return [len(getattr(module, kind)) for module in model.modules() for kind in kinds]
 
 
-def measured(attached: Any, values: Any) -> list[float]:
-    """The values as Observation takes them: a tensor [S], or S numbers."""
-    if isinstance(values, torch.Tensor):
-        assert values.ndim == 1
-    flat = [float(one) for one in values]
-    assert len(flat) == len(attached.series)
-    return flat
+def measured(attached: Any, partials: Any) -> list[float]:
+    """The values as Observation makes them of partials: a tensor [K], or K numbers."""
+    if isinstance(partials, torch.Tensor):
+        assert partials.ndim == 1
+    flat = np.array([float(one) for one in partials])
+    assert len(attached.reductions) in (0, len(flat))
+    with np.errstate(all="ignore"):
+        values = np.asarray(attached.finish(flat, True), np.float64)
+    assert values.shape == (len(attached.series),)
+    return np.where(is_missing(values), -7.0, values).tolist()
 
 
 def one_step(signal: type[Signal], case: Case, micro_steps: int = 1) -> dict[str, float] | None:
@@ -53,7 +57,8 @@ def test_is_a_frozen_dataclass_that_says_what_it_is(signal: type[Signal]) -> Non
     assert signal.unit
     assert signal.passes
     assert isinstance(signal.phase, Phase)
-    assert isinstance(signal.exactness, Exactness)
+    assert isinstance(signal().exactness, Exactness)
+    assert isinstance(signal.level, Level)
     assert signal.__doc__
     signal()
 
@@ -109,7 +114,7 @@ def test_state_survives_a_round_trip_and_the_original_going_on(signal: type[Sign
             case.optimizer.zero_grad()
         return found
 
-    name = "tied weights"
+    name = "a small GPT"
     first, second = case(name), case(name)
     attached = signal().attach(first.site)
     assert attached is not None

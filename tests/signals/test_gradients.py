@@ -8,6 +8,7 @@ import torch
 
 from foreshock.core.signal import Site
 from foreshock.signals.gradients import GradientSignal
+from tests.signals.recording import values_of
 from tests.signals.sites import moment_of
 
 
@@ -15,8 +16,7 @@ def norms_of(gradients: list[torch.Tensor], clip: float | None = None) -> dict[s
     parameters = [(f"layers.{i // 2}.attn.w{i}", torch.zeros(1)) for i in range(len(gradients))]
     site = Site(model=None, optimizer=None, clip=clip, parameters=tuple(parameters))
     attached = GradientSignal().attach(site)
-    values = attached.measure(moment_of(gradients)).tolist()
-    return dict(zip(attached.series, values, strict=True))
+    return values_of(attached, moment_of(gradients))
 
 
 def reference(gradients: list[torch.Tensor]) -> float:

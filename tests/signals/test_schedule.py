@@ -24,10 +24,10 @@ def test_the_scale_is_the_one_before_the_scaler_halves_it() -> None:
     for step, factor in enumerate((1.0, torch.inf, 1.0), start=1):
         update.backward((parameter * factor).sum())
         norms, norm = update.gradient_norms()
-        moment = Moment(loss=norm, grad_norms=norms, grad_norm=norm, lr=update.lr(0.5))
+        moment = Moment(step=step, loss=norm, grad_norms=norms, grad_norm=norm, lr=update.lr(0.5))
         observation.before_update(moment)
         commit = update.commit_or_skip(norm, torch.inf, 0.5)
-        observation.after_update(moment, step, commit)
+        observation.after_update(moment, commit)
         rows += list(observation.read())
     assert [row.committed for row in rows] == [True, False, True]
     assert [row.values.tolist() for row in rows] == [[0.125, 1024], [0.125, 1024], [0.125, 512]]

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import foreshock
-from foreshock.cli import demo, diagnose, report, run, samples
+from foreshock.cli import demo, diagnose, export, report, run, samples, signals
 from foreshock.core.errors import ForeshockError
 from foreshock.report.clean import clean_text
 
@@ -18,7 +18,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, diagnose, demo, report, samples):
+for module in (run, diagnose, demo, report, samples, export, signals):
     cli.command(module.__name__.rpartition(".")[2])(module.command)
 
 

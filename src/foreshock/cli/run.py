@@ -35,7 +35,7 @@ def command(  # noqa: PLR0917 - the options of a command line
     from foreshock.driver import build, guard_for, load_program, train  # noqa: PLC0415
 
     settings = Settings(
-        seed=seed, device=device, max_steps=max_steps, overrides=_overrides(override or [])
+        seed=seed, device=device, max_steps=max_steps, overrides=overrides_of(override or [])
     )
     function = load_program(program)
     recipe = recipes.load(config) if config is not None else None
@@ -118,7 +118,8 @@ def _listener(bar: Progress, console: Console) -> Any:
     return listen
 
 
-def _overrides(given: list[str]) -> dict[str, Any]:
+def overrides_of(given: list[str]) -> dict[str, Any]:
+    """The overrides that `--set NAME=VALUE` options name."""
     found: dict[str, Any] = {}
     for item in given:
         name, equals, text = item.partition("=")

@@ -112,9 +112,10 @@ class Case:
             return None
         baseline, spread = past
         values = self.timeline.values(series, self.onset_step, None).tolist()
-        for row, value in enumerate(values, len(self.timeline) - len(values)):
+        steps = self.timeline.steps_of(series, self.onset_step, None).tolist()
+        for step, value in zip(steps, values, strict=True):
             if (value - baseline) / spread >= z and _ratio(value, baseline) >= ratio:
-                return self.jump(series, int(self.timeline.steps[row]))
+                return self.jump(series, step)
         return None
 
     def _past(self, series: str) -> tuple[float, float] | None:
@@ -133,7 +134,7 @@ class Case:
         values = self.timeline.values(series, self.onset_step, None)
         if len(values) == 0 or not np.isfinite(values).any():
             return None
-        steps = self.timeline.steps[-len(values) :]
+        steps = self.timeline.steps_of(series, self.onset_step, None)
         finite = np.where(np.isfinite(values), values, -np.inf)
         return self.jump(series, int(steps[int(np.argmax(finite))]))
 

@@ -39,6 +39,57 @@ UPDATE_RATIO = SignalName(
 LR = SignalName("lr", "1", "learning rate that the update used")
 LOSS_SCALE = SignalName("loss_scale", "1", "factor on the loss under fp16")
 CLIP_SHARE = SignalName("clip_share", "1", "share of the gradient norm that clipping removed")
+GRAD_SHARE = SignalName("grad_share", "1", "a group's share of the squared gradient norm")
+GRAD_RMS_TO_EPS = SignalName(
+    "grad_rms_to_eps", "1", "root mean square of a gradient over Adam's epsilon"
+)
+GRAD_ABSMAX = SignalName("grad_absmax", "1", "largest magnitude of a gradient entry")
+NUM_NONFINITE_ENTRIES = SignalName(
+    "num_nonfinite_entries", "entries", "gradient entries that are NaN or Inf"
+)
+LOSS_LARGEST_SAMPLE = SignalName("loss_largest_sample", "nats", "largest loss of a sample")
+LOSS_SAMPLE_STD = SignalName("loss_sample_std", "nats", "standard deviation over samples")
+PARAM_GROWTH = SignalName("param_growth", "1", "parameter norm over that at the run's start")
+UPDATE_NORM = SignalName("update_norm", "1", "L2 norm of the update")
+LOST_UPDATE_SHARE = SignalName(
+    "lost_update_share", "1", "share of low-precision weights that rounding kept from moving"
+)
+FIRST_MOMENT_NORM = SignalName("first_moment_norm", "1", "L2 norm of the first moment")
+SECOND_MOMENT_RMS = SignalName("second_moment_rms", "1", "root mean of the second moment")
+RMS_T = SignalName("rms_t", "1", "root mean of squared gradient over second moment")
+NUM_NONFINITE_MOMENTS = SignalName(
+    "num_nonfinite_moments", "tensors", "parameters whose moments hold a NaN or an Inf"
+)
+NUM_UPDATES = SignalName("num_updates", "updates", "updates that the optimizer has counted")
+ACTIVATION_RMS = SignalName("activation_rms", "1", "root mean square of what a block gives")
+ACTIVATION_ABSMAX = SignalName("activation_absmax", "1", "largest magnitude in what a block gives")
+DEAD_CHANNEL_SHARE = SignalName(
+    "dead_channel_share", "1", "share of channels that are zero for every token of a step"
+)
+SATURATED_CHANNEL_SHARE = SignalName(
+    "saturated_channel_share", "1", "share of channels far above the others"
+)
+MAX_ATTENTION_LOGIT = SignalName("max_attention_logit", "nats", "largest attention logit")
+MAX_ATTENTION_LOGIT_FLOOR = SignalName(
+    "max_attention_logit_floor", "nats", "what the largest attention logit is at least"
+)
+ATTENTION_ENTROPY = SignalName("attention_entropy", "nats", "mean entropy of attention rows")
+MAX_OUTPUT_LOGIT = SignalName("max_output_logit", "nats", "largest output logit")
+LOG_Z = SignalName("log_z", "nats", "mean log-partition function of the prediction")
+LOG_Z_ABSMAX = SignalName("log_z_absmax", "nats", "largest magnitude of the log-partition function")
+OUTPUT_ENTROPY = SignalName("output_entropy", "nats", "mean entropy of the prediction")
+LOSS_SCALE_LOG2 = SignalName("loss_scale_log2", "1", "base-2 logarithm of the loss scale")
+OVERFLOW_SHARE = SignalName("overflow_share", "1", "share of recent steps skipped for overflow")
+UNDERFLOW_SHARE = SignalName(
+    "underflow_share", "1", "share of gradient entries that the loss scale leaves subnormal in fp16"
+)
+GRAD_ZERO_SHARE = SignalName("grad_zero_share", "1", "share of gradient entries that are zero")
+NUM_DESYNCED = SignalName("num_desynced", "tensors", "parameters whose replicas differ")
+NUM_CHANGED_SHARDS = SignalName(
+    "num_changed_shards", "tensors", "shards that changed between two steps"
+)
+LOSS_SPREAD = SignalName("loss_spread", "nats", "largest less smallest loss of a rank")
+RANK_OF_LARGEST_LOSS = SignalName("rank_of_largest_loss", "1", "rank with the largest loss")
 
 STANDARD: tuple[SignalName, ...] = (
     LOSS,
@@ -51,6 +102,39 @@ STANDARD: tuple[SignalName, ...] = (
     LR,
     LOSS_SCALE,
     CLIP_SHARE,
+    GRAD_SHARE,
+    GRAD_RMS_TO_EPS,
+    GRAD_ABSMAX,
+    NUM_NONFINITE_ENTRIES,
+    LOSS_LARGEST_SAMPLE,
+    LOSS_SAMPLE_STD,
+    PARAM_GROWTH,
+    UPDATE_NORM,
+    LOST_UPDATE_SHARE,
+    FIRST_MOMENT_NORM,
+    SECOND_MOMENT_RMS,
+    RMS_T,
+    NUM_NONFINITE_MOMENTS,
+    NUM_UPDATES,
+    ACTIVATION_RMS,
+    ACTIVATION_ABSMAX,
+    DEAD_CHANNEL_SHARE,
+    SATURATED_CHANNEL_SHARE,
+    MAX_ATTENTION_LOGIT,
+    MAX_ATTENTION_LOGIT_FLOOR,
+    ATTENTION_ENTROPY,
+    MAX_OUTPUT_LOGIT,
+    LOG_Z,
+    LOG_Z_ABSMAX,
+    OUTPUT_ENTROPY,
+    LOSS_SCALE_LOG2,
+    OVERFLOW_SHARE,
+    UNDERFLOW_SHARE,
+    GRAD_ZERO_SHARE,
+    NUM_DESYNCED,
+    NUM_CHANGED_SHARDS,
+    LOSS_SPREAD,
+    RANK_OF_LARGEST_LOSS,
 )
 
 

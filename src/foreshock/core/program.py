@@ -61,6 +61,7 @@ class Program:
             `loss` accepts.
         to_text: sample to text, for data rules and reports; None where there is none.
         terms: names of the loss terms, where `loss` returns a `Loss` with terms.
+        per_sample: whether that `Loss` has the loss of each sample.
         track: further state that must be rewound, by name: objects with `state_dict`
             and `load_state_dict`, or random generators.
         name: for the record; the function's name by default.
@@ -78,6 +79,7 @@ class Program:
     held_out: Sequence[Any] = ()
     to_text: Callable[[Any], str] | None = None
     terms: Sequence[str] = ()
+    per_sample: bool = False
     track: Mapping[str, Any] = field(default_factory=dict[str, Any])
     name: str = ""
 

@@ -1,13 +1,13 @@
 """The recent past of a run: what every series was at every step, in memory."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.names import split_series
-from foreshock.core.reading import Reading
+from foreshock.core.reading import ABSENT, Reading, is_absent
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -17,11 +17,13 @@ class Timeline:
     """A bounded table of steps and series; the oldest rows make room for new ones.
 
     Steps rise strictly: when time goes backwards, `rewind` cuts the rows that were
-    undone. Rows keep the attempt in which they were measured.
+    undone. Rows keep the attempt in which they were measured. Where a series was not due, a
+    float32 row has ABSENT, which no query returns.
 
     Args:
         series: column names, `[S]`.
         capacity: rows kept.
+        dtype: of what is kept; float32 for what was measured live.
 
     >>> line = Timeline(["loss/global"], capacity=2)
     >>> for step in range(3):
@@ -30,7 +32,13 @@ class Timeline:
     ([1, 2], [1.0, 2.0])
     """
 
-    def __init__(self, series: Sequence[str], capacity: int = 2048) -> None:
+    def __init__(
+        self,
+        series: Sequence[str],
+        capacity: int = 2048,
+        *,
+        dtype: "type[np.float32 | np.float64]" = np.float64,
+    ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1 row")
         self.series = tuple(series)
@@ -39,14 +47,18 @@ class Timeline:
         self._attempts = np.zeros(2 * capacity, np.int64)
         self._steps = np.zeros(2 * capacity, np.int64)
         self._committed = np.zeros(2 * capacity, np.bool_)
-        self._values = np.zeros((2 * capacity, len(self.series)), np.float64)
+        self._values = np.zeros((2 * capacity, len(self.series)), dtype)
         self._start = self._end = 0
 
     def __len__(self) -> int:
         return self._end - self._start
 
     def append(
-        self, attempt: int, step: int, committed: bool, values: Sequence[float] | Floats
+        self,
+        attempt: int,
+        step: int,
+        committed: bool,
+        values: Sequence[float] | Floats | NDArray[np.float32],
     ) -> None:
         """Take in one step.
 
@@ -91,8 +103,8 @@ class Timeline:
         return self._committed[self._start : self._end]
 
     @property
-    def table(self) -> Floats:
-        """`[T, S]` every value."""
+    def table(self) -> "NDArray[np.float32 | np.float64]":
+        """`[T, S]` every value, ABSENT where there is none."""
         return self._values[self._start : self._end]
 
     def has(self, series: str) -> bool:
@@ -109,28 +121,50 @@ class Timeline:
     ) -> Floats:
         """`[T]` values of one series, of the steps from `first` to `last`, both included.
 
-        A series that is not measured gives an empty array; `committed_only` leaves out the
+        Steps in which it has no value are left out: `steps_of` gives those that are not. A
+        series that is not measured gives an empty array; `committed_only` leaves out the
         steps whose update was skipped.
         """
+        return self._column(series, first, last, committed_only)[1]
+
+    def steps_of(
+        self,
+        series: str,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        committed_only: bool = False,
+    ) -> Ints:
+        """`[T]` the steps of `values`, with the same arguments."""
+        rows = self._column(series, first, last, committed_only)[0]
+        return self.steps[rows]
+
+    def _column(
+        self, series: str, first: int | None, last: int | None, committed_only: bool
+    ) -> tuple[Ints, Floats]:
+        """Rows of a series that has a value there, and these values."""
         if series not in self._place:
-            return np.zeros(0)
+            return np.zeros(0, np.int64), np.zeros(0)
         low, high = self._rows(first, last)
-        found = self.table[low:high, self._place[series]]
-        return found[self.committed[low:high]] if committed_only else found
+        column = self.table[low:high, self._place[series]].copy()
+        kept = np.ones(len(column), np.bool_)
+        if column.dtype == np.float32:
+            kept = ~is_absent(cast("NDArray[np.float32]", column))
+        if committed_only:
+            kept &= self.committed[low:high]
+        return np.flatnonzero(kept) + low, column[kept].astype(np.float64)
 
     def readings(
         self, series: str, first: int | None = None, last: int | None = None
     ) -> list[Reading]:
         """The same as readings, which carry their attempt and step."""
-        low, high = self._rows(first, last)
+        rows, values = self._column(series, first, last, committed_only=False)
         signal, scope = split_series(series)
-        rows = zip(
-            self.attempts[low:high].tolist(),
-            self.steps[low:high].tolist(),
-            self.values(series, first, last).tolist(),
-            strict=False,
-        )
-        return [Reading(attempt, step, signal, scope, value) for attempt, step, value in rows]
+        attempts, steps = self.attempts[rows].tolist(), self.steps[rows].tolist()
+        return [
+            Reading(attempt, step, signal, scope, value)
+            for attempt, step, value in zip(attempts, steps, values.tolist(), strict=True)
+        ]
 
     def to_tree(self) -> dict[str, Any]:
         """A value from which `load_tree` restores this timeline."""
@@ -150,7 +184,7 @@ class Timeline:
         self._attempts[:count] = tree["attempts"][last]
         self._steps[:count] = tree["steps"][last]
         self._committed[:count] = np.asarray(tree["committed"][last]).astype(np.bool_)
-        self._values[:count] = np.nan
+        self._values[:count] = np.nan if self._values.dtype == np.float64 else ABSENT
         for place, name in enumerate(tree["series"]):
             if name in self._place:
                 self._values[:count, self._place[name]] = tree["values"][last, place]

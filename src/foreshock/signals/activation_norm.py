@@ -1,55 +1,68 @@
 """How large the activations are that reach the last norm layer."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import numpy as np
 import torch
 
+from foreshock.anatomy import anatomy_of
 from foreshock.core.names import ACTIVATION_NORM, GLOBAL, series_name
-from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site
-from foreshock.norms import l2_norms
-
-
-def last_norm_layer(model: torch.nn.Module) -> tuple[str, torch.nn.Module] | None:
-    """Find the last norm layer: the last outside the numbered blocks, else the last at all."""
-    norms = [
-        (path, module)
-        for path, module in model.named_modules()
-        if "norm" in type(module).__name__.lower() and not list(module.children())
-        if "parametrizations" not in path.split(".")  # weight norm sees weights
-    ]
-    outside = [found for found in norms if not any(part.isdigit() for part in found[0].split("."))]
-    return (outside or norms or [None])[-1]
+from foreshock.core.signal import (
+    MISSING,
+    Attached,
+    Exactness,
+    Level,
+    Moment,
+    Phase,
+    Reduction,
+    Signal,
+    Site,
+    Values,
+)
+from foreshock.norms import local, root_mean_square
+from foreshock.taps import Tap
 
 
 class _AttachedActivation(Attached):
-    def __init__(self, path: str, module: torch.nn.Module, device: torch.device) -> None:
-        self.series = (series_name(ACTIVATION_NORM.name, path or GLOBAL),)
-        self._squares = torch.zeros((), dtype=torch.float64, device=device)
-        self._num_forwards = 0
-        self._hook = module.register_forward_pre_hook(self._see, with_kwargs=True)
+    reductions = (Reduction.NORM, Reduction.SUM)
 
-    def _see(self, module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        given = [*inputs, *named.values()]
-        if module.training and torch.is_grad_enabled() and given and given[0].numel():
-            value = given[0].detach()
-            size = l2_norms([value], self._squares.device)[0]
-            self._squares = self._squares + size.square() / value.numel()
-            self._num_forwards += 1
+    def __init__(
+        self, name: str, module: torch.nn.Module, device: torch.device, site: Site, interval: int
+    ) -> None:
+        self.series = (series_name(ACTIVATION_NORM.name, name or GLOBAL),)
+        self._clock, self._interval = site.clock, interval
+        self._device = device
+        self._seen: list[torch.Tensor] = []
+        """Root mean square of each forward of the step so far."""
+        self._tap = Tap(
+            module, site.timed("activation_norm", self._see), where="input", device=device
+        )
+
+    def _see(self, found: torch.Tensor) -> None:
+        if self._clock.is_due(self._interval) and found.numel():
+            self._seen.append(root_mean_square(local(found)))
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        value = (self._squares / max(self._num_forwards, 1)).sqrt().reshape(1)
-        self._squares = torch.zeros_like(self._squares)
-        self._num_forwards = 0
-        return value
+        count = torch.full((), len(self._seen), dtype=torch.float64, device=self._device)
+        size = torch.zeros_like(count)
+        if self._seen:  # a root, since squares would leave the range of fp32
+            size = torch.linalg.vector_norm(torch.stack([one.to(count) for one in self._seen]))
+        self.forget()
+        return torch.stack([size, count])
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        # Between steps it has none; half a step that was dropped must not enter the next one.
-        self._squares = torch.zeros_like(self._squares)
-        self._num_forwards = 0
+    def finish(self, partials: Values, committed: bool) -> Values:
+        size, forwards = partials
+        return np.array([size / np.sqrt(forwards) if forwards else MISSING])
+
+    def forget(self) -> None:
+        self._seen.clear()
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.forget()
 
     def detach(self) -> None:
-        self._hook.remove()
+        self._tap.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +70,8 @@ class ActivationNormSignal(Signal):
     """Root mean square of what enters the last norm layer, over all tokens and channels.
 
     What *enters*: after the layer the size is normalised away. Mean of squares over the
-    step's micro-steps; evaluation passes do not count. Models without a norm layer have
-    no such signal.
+    step's micro-steps and ranks; evaluation passes do not count, and a forward that
+    checkpointing computes twice counts once. Models without a norm layer have no such signal.
 
     Reference: OPT-175B log book (the last layer's activation norm rises before the loss
     scale falls).
@@ -68,10 +81,14 @@ class ActivationNormSignal(Signal):
     unit: ClassVar[str] = "1"
     phase: ClassVar[Phase] = Phase.GRADIENT
     exactness: ClassVar[Exactness] = Exactness.EXACT
-    passes: ClassVar[str] = "one over the last layer's input"
+    passes: ClassVar[str] = "one over the last norm layer's input"
+    level: ClassVar[Level] = Level.STANDARD
 
     def attach(self, site: Site) -> Attached | None:
-        found = last_norm_layer(site.model)
-        if found is None:
+        anatomy = site.anatomy if site.anatomy is not None else anatomy_of(site.model)
+        if anatomy.last_norm is None:
             return None
-        return _AttachedActivation(*found, site.parameters[0][1].device)
+        path = anatomy.last_norm
+        module = site.model.get_submodule(path)
+        device = site.parameters[0][1].device
+        return _AttachedActivation(anatomy.plain(path), module, device, site, self.interval_steps)

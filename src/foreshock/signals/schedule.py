@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 
 from foreshock.core.names import LOSS_SCALE, LR, series_name
-from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site
+from foreshock.core.signal import Attached, Exactness, Level, Moment, Phase, Signal, Site
 
 
 class _AttachedSchedule(Attached):
@@ -36,6 +36,7 @@ class ScheduleSignal(Signal):
     phase: ClassVar[Phase] = Phase.GRADIENT
     exactness: ClassVar[Exactness] = Exactness.EXACT
     passes: ClassVar[str] = "none"
+    level: ClassVar[Level] = Level.MINIMAL
 
     def attach(self, site: Site) -> Attached:
         return _AttachedSchedule(site.scaler)

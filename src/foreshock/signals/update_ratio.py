@@ -1,85 +1,112 @@
 """How far an update moves the weights, against their size."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 
-from foreshock.core.errors import ConfigError
-from foreshock.core.names import UPDATE_RATIO, module_group, series_name
-from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site
-from foreshock.norms import l2_norms
+from foreshock.core.groups import total_norm
+from foreshock.core.names import LOST_UPDATE_SHARE, UPDATE_NORM, UPDATE_RATIO, series_name
+from foreshock.core.signal import (
+    MISSING,
+    Attached,
+    Exactness,
+    Moment,
+    Phase,
+    Reduction,
+    Signal,
+    Site,
+    Values,
+)
+from foreshock.sampling import Sampling
 
-
-def coprime_stride(numel: int, samples: int) -> int:
-    """A stride that visits about `samples` of `numel` elements and every row and column.
-
-    Coprime to `numel`, hence to each dimension: contiguous blocks would see a few rows
-    only and err by up to 40 %.
-
-    >>> coprime_stride(1000, 2000), coprime_stride(4096, 1000)
-    (1, 5)
-    """
-    stride = max(1, numel // samples)
-    while math.gcd(stride, numel) != 1:
-        stride += 1
-    return stride
+_LOW = (torch.bfloat16, torch.float16)
 
 
 class _AttachedUpdateRatio(Attached):
-    def __init__(self, site: Site, samples: int) -> None:
-        groups = [module_group(path) for path, _ in site.parameters]
-        names = list(dict.fromkeys(groups))
-        self._parameters = [parameter for _, parameter in site.parameters]
-        self._strides = [coprime_stride(p.numel(), samples) for p in self._parameters]
-        self._before = [torch.empty_like(self._sample(i)) for i in range(len(groups))]
-        device = self._parameters[0].device
-        self._places = torch.tensor([names.index(group) for group in groups], device=device)
-        pairs = zip(self._parameters, self._before, strict=True)
-        scale = [whole.numel() / max(len(part), 1) for whole, part in pairs]
-        self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        self._num_groups = len(names)
-        self.series = (
-            series_name(UPDATE_RATIO.name),
-            *(series_name(UPDATE_RATIO.name, group) for group in names),
-        )
-
-    def _sample(self, place: int) -> torch.Tensor:
-        return self._parameters[place].detach().reshape(-1)[:: self._strides[place]]
+    def __init__(self, site: Site) -> None:
+        self._sampling = Sampling.of(site)
+        self._groups = site.group_table()
+        names = self._groups.names
+        series = [series_name(UPDATE_RATIO.name)]
+        series += [series_name(UPDATE_RATIO.name, group) for group in names]
+        series.append(series_name(UPDATE_NORM.name))
+        series += [series_name(UPDATE_NORM.name, group) for group in names]
+        self._num = len(site.parameters)
+        norms = site.norm_reductions()
+        self._share: torch.Tensor | None = None
+        if any(site.sharded):
+            self._share = torch.tensor(
+                site.share_of_copies, dtype=torch.float64, device=self._sampling.device
+            )
+        self.reductions = norms + norms
+        self._low = [parameter.dtype in _LOW for _, parameter in site.parameters]
+        if any(self._low):
+            series.append(series_name(LOST_UPDATE_SHARE.name))
+            self._is_low = torch.tensor(self._low, device=self._sampling.device)
+            kind = Reduction.SUM if any(site.sharded) else Reduction.SAME
+            self.reductions = [*self.reductions, kind, kind]
+        self.series = tuple(series)
 
     def prepare(self, moment: Moment) -> None:
-        torch._foreach_copy_(self._before, [self._sample(i) for i in range(len(self._before))])
+        self._sampling.weights_before(moment)
+        if any(self._low):
+            self._sampling.gradients(moment)
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        now = [self._sample(i) for i in range(len(self._before))]
-        moved = self._squares(torch._foreach_sub(now, self._before))
-        size = self._squares(now)
-        both = torch.zeros(2, self._num_groups, dtype=torch.float64, device=moved.device)
-        both.index_add_(1, self._places, torch.stack([moved, size]))
-        whole = torch.stack([moved.sum(), size.sum()]).reshape(2, 1)
-        both = torch.cat([whole, both], dim=1).sqrt()
-        return both[0] / both[1].clamp(min=1e-30)
+        sampling = self._sampling
+        before, now = sampling.weights_before(moment), sampling.weights_after(moment)
+        moved = torch.sub(now, before, out=sampling.scratch())
+        norms = torch.stack([sampling.norms(moved), sampling.norms(now)])
+        if self._share is not None:
+            norms = norms * self._share
+        parts = [norms.reshape(-1)]
+        if any(self._low):
+            asked = sampling.gradients(moment) != 0
+            lost = (asked & (moved == 0)).sum(dim=1)
+            both = torch.stack([sampling.sums(lost), sampling.sums(asked.sum(dim=1))])
+            both = both * sampling.scale
+            if self._share is not None:
+                both = both * self._share.square()
+            parts.append((both * self._is_low).sum(dim=1))
+        return torch.cat(parts)
 
-    def _squares(self, tensors: "list[torch.Tensor] | tuple[torch.Tensor, ...]") -> torch.Tensor:
-        return l2_norms(tensors, self._scale.device).square() * self._scale
+    def finish(self, partials: Values, committed: bool) -> Values:
+        moved, size = partials[: self._num], partials[self._num : 2 * self._num]
+        groups, sizes = self._groups.norms(moved), self._groups.norms(size)
+        whole, whole_size = total_norm(moved), total_norm(size)
+        found = [
+            [whole / max(whole_size, 1e-30)],
+            groups / np.maximum(sizes, 1e-30),
+            [whole],
+            groups,
+        ]
+        if any(self._low):
+            lost, asked = partials[2 * self._num :]
+            found.append([lost / max(asked, 1.0) if committed else MISSING])
+        return np.concatenate(found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRatioSignal(Signal):
-    """Norm of the update over norm of the weights, of the whole and of each module group.
+    """Norm of the update and its ratio to the norm of the weights, whole and by module group.
 
-    `||w_after - w_before|| / ||w_after||`, weight decay included, from a strided sample
-    of each tensor taken just before the update. Tensors of up to `samples` elements are
-    measured in full. 0 in a step whose update was skipped.
+    `||w_after - w_before|| / ||w_after||`, weight decay included, from the shared sample of
+    each tensor. Tensors of up to 4,096 elements are measured in full. 0 in a step whose
+    update was skipped. Where weights are bf16 or fp16, also the share of weights with a
+    gradient that did not move: what rounding lost; a skipped step has no such value.
 
-    Args:
-        samples: elements sampled of each tensor. Of one tensor the relative standard error
-            is `samples**-0.5` (1.6 % at 4,096) where entries are alike; of a whole model the
-            median error is 0.3 to 0.5 % and the 95th percentile 1.8 %. More costs memory and
-            time.
+    Measured on transformers of widths 96 to 512, 95 % of values err by less than:
 
-    Reference: COST of the project's sources for the error of the sample.
+    | of | Adam | SGD, RMSprop |
+    | --- | --- | --- |
+    | one matrix of a block | 4 % | 8 % |
+    | embedding or head, 256 tokens | 5 % | 18 % |
+    | embedding or head, 4,096 tokens | 11 % | 65 % |
+    | the whole model | 1.5 % | 8 %, or 35 % with 4,096 tokens |
+
+    The more unequal the rows of a matrix are, the less its sample says.
     """
 
     name: ClassVar[str] = "update_ratio"
@@ -87,11 +114,6 @@ class UpdateRatioSignal(Signal):
     phase: ClassVar[Phase] = Phase.UPDATE
     exactness: ClassVar[Exactness] = Exactness.SAMPLED
     passes: ClassVar[str] = "two over a sample of the parameters"
-    samples: int = 4096
-
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ConfigError(f"UpdateRatioSignal.samples is {self.samples}; it must be at least 1")
 
     def attach(self, site: Site) -> Attached:
-        return _AttachedUpdateRatio(site, self.samples)
+        return _AttachedUpdateRatio(site)

@@ -1,0 +1,98 @@
+"""Where signals are attached: a model's parts, its parameters' groups, and who shares them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+
+from foreshock.anatomy import anatomy_of
+from foreshock.core.meter import Meter
+from foreshock.core.names import module_group
+from foreshock.core.signal import Reduction, Site
+from foreshock.ranks.collective import Kind, reduce_partials
+from foreshock.ranks.placement import is_distributed, num_copies
+
+
+def site_of(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[tuple[str, torch.nn.Parameter]],
+    *,
+    scaler: Any = None,
+    clip: float | None = None,
+    terms: Sequence[str] = (),
+    per_sample: bool = False,
+    parts: Mapping[str, str | Sequence[str]] | None = None,
+    meter: Meter | None = None,
+) -> Site:
+    """Describe a model to its signals.
+
+    Args:
+        model: the module that is trained, wrapped or not.
+        optimizer: its optimizer.
+        parameters: (path, parameter) that the optimizer trains.
+        scaler: the gradient scaler, or None.
+        clip: largest gradient norm, or None.
+        terms: names of the loss terms.
+        per_sample: whether the loss of each sample is reported.
+        parts: patterns for parts that are not found by structure; see `anatomy_of`.
+        meter: adds up what signals cost; None for nobody who asks.
+
+    Raises:
+        ConfigError: a pattern of `parts` matches nothing.
+    """
+    anatomy = anatomy_of(model, parts or {})
+    world = num_ranks()
+    sharded = tuple(is_distributed(parameter) for _, parameter in parameters)
+    return Site(
+        model=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        clip=clip,
+        parameters=tuple((anatomy.plain(path), parameter) for path, parameter in parameters),
+        terms=tuple(terms),
+        per_sample=per_sample,
+        groups=tuple(
+            anatomy.group_of(path) or module_group(anatomy.plain(path)) for path, _ in parameters
+        ),
+        sharded=sharded if any(sharded) else (),
+        share_of_copies=tuple(num_copies(parameter, world) ** -0.5 for _, parameter in parameters)
+        if any(sharded)
+        else (),
+        anatomy=anatomy,
+        meter=meter,
+    )
+
+
+def num_ranks() -> int:
+    """Ranks that train together: those of the default process group, else 1."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return 1
+
+
+def join(packed: torch.Tensor, kinds: Sequence[Reduction]) -> torch.Tensor:
+    """Join the partials `[K]` of all ranks in one collective; each EACH becomes one a rank.
+
+    Every rank must call it in the same step, with the same kinds. A finite value that fp32
+    cannot hold becomes its largest number: Inf is what was broken somewhere.
+    """
+    names = [Kind.PER_RANK if kind is Reduction.EACH else Kind(kind) for kind in kinds]
+    reduced = reduce_partials(packed, names)
+    each = [column for column, kind in enumerate(kinds) if kind is Reduction.EACH]
+    if not each:
+        return _narrow(reduced.values)
+    places = {column: reduced.columns.index(column) for column in each}
+    parts: list[torch.Tensor] = []
+    begin = 0
+    for column in each:
+        parts += [reduced.values[begin:column], reduced.table[:, places[column]]]
+        begin = column + 1
+    return _narrow(torch.cat([*parts, reduced.values[begin:]]))
+
+
+def _narrow(values: torch.Tensor) -> torch.Tensor:
+    most = torch.finfo(torch.float32).max
+    held = torch.where(torch.isfinite(values), values.clamp(-most, most), values)
+    return held.to(torch.float32)

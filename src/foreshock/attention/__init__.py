@@ -1,0 +1,1 @@
+"""Attention logits during training, from what attention computes anyway."""
