@@ -8,6 +8,7 @@ import pytest
 from foreshock.catalog import members
 from foreshock.core.errors import ConfigError
 from foreshock.core.policy import Policy
+from foreshock.core.signal import Level
 from foreshock.recipes import Cadence, Recipe, load, standard, watching
 
 EXAMPLE = """
@@ -55,10 +56,35 @@ def test_the_example_in_the_docstring_of_load_works(tmp_path: Path) -> None:
 
 def test_the_standard_recipe_is_everything_with_its_defaults() -> None:
     recipe = standard()
-    for family in ("signals", "detectors", "causes", "rules"):
+    kinds = members("signals")
+    assert [one.name for one in recipe.signals] == [
+        name for name, kind in kinds.items() if kind.level is not Level.FULL
+    ]
+    for family in ("detectors", "causes", "rules"):
         assert [one.name for one in getattr(recipe, family)] == list(members(family))
     assert recipe == standard({}) == standard({"detectors": True, "policy": {}})
     assert (recipe.policy, recipe.cadence, recipe.lag_steps) == (Policy(), Cadence(), 1)
+
+
+def test_a_level_holds_those_below_it_and_full_takes_its_own_settings() -> None:
+    names = {level: [one.name for one in watching(level).signals] for level in Level}
+    assert set(names[Level.MINIMAL]) < set(names[Level.STANDARD]) < set(names[Level.FULL])
+    assert names[Level.FULL] == list(members("signals"))
+    full = {one.name: one for one in watching("full").signals}
+    assert full["attention_logits"].exact_every_steps == 50  # type: ignore[attr-defined]
+    mine = standard({"level": "full", "signals": {"attention_logits": {"exact_every_steps": 7}}})
+    assert {one.name: one for one in mine.signals}["attention_logits"].exact_every_steps == 7  # type: ignore[attr-defined]
+
+
+def test_a_signal_beyond_the_level_joins_by_its_settings() -> None:
+    minimal = standard({"level": "minimal", "signals": {"moments": True}})
+    assert "moments" in [one.name for one in minimal.signals]
+    assert "activations" not in [one.name for one in minimal.signals]
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ConfigError, match="minimal, standard, full"):
+        watching("everything")
 
 
 def test_settings_given_are_left_as_they_were() -> None:

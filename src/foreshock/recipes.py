@@ -163,7 +163,7 @@ def load(path: Path) -> Recipe:
 
 
 def _at_level(level: Any, table: Any) -> Any:
-    """The table of signals with those beyond the level turned off, unless they have settings."""
+    """The table of signals as the level has them, except for those that have settings."""
     try:
         wanted = Level(level)
     except ValueError as error:
@@ -172,8 +172,12 @@ def _at_level(level: Any, table: Any) -> Any:
     if table is False or not isinstance(table, dict | bool):
         return table
     given: dict[str, Any] = table if isinstance(table, dict) else {}
-    beyond = [name for name, kind in members("signals").items() if not wanted.holds(kind.level)]
-    return {**dict.fromkeys(beyond, False), **given}
+    kinds = members("signals").items()
+    beyond = dict.fromkeys((name for name, kind in kinds if not wanted.holds(kind.level)), False)
+    fuller: dict[str, Any] = {}
+    if wanted is Level.FULL:
+        fuller = {name: dict(kind.at_full) for name, kind in kinds if kind.at_full}
+    return {**beyond, **fuller, **given}
 
 
 def _family(family: str, table: Any) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from foreshock.core.signal import Exactness, Level, Phase, Signal, is_missing
 from tests.signals.sites import CASES, Case, case
 
 SIGNALS = members("signals")
+ON_SEVERAL_RANKS = ("rank_spread", "replicas", "sealed_shards")
 every_signal = pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS.keys())
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -117,7 +118,9 @@ def test_state_survives_a_round_trip_and_the_original_going_on(signal: type[Sign
     name = "a small GPT"
     first, second = case(name), case(name)
     attached = signal().attach(first.site)
-    assert attached is not None
+    if attached is None:
+        assert signal.name in ON_SEVERAL_RANKS
+        return
     steps(attached, first, 2)
     second.model.load_state_dict(first.model.state_dict())
     state = attached.state_dict()

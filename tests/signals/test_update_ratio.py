@@ -1,5 +1,6 @@
 """The update ratio against the whole, and its sample within the stated error."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,24 +9,24 @@ import torch
 
 from foreshock.core.errors import ConfigError
 from foreshock.core.signal import Moment, Site
-from foreshock.signals.update_ratio import UpdateRatioSignal, coprime_stride
+from foreshock.signals.update_ratio import UpdateRatioSignal
+from tests.signals.recording import values_of
 
 NOTHING = Moment(loss=None, grad_norms=None, grad_norm=None, lr=0.0)
 
 
 def ratios(
-    weights: list[torch.Tensor], updates: list[torch.Tensor], samples: int = 4096
+    weights: list[torch.Tensor], updates: list[torch.Tensor], *, committed: bool = True
 ) -> dict[str, float]:
     parameters = [torch.nn.Parameter(one.clone()) for one in weights]
     named = tuple((f"layers.{i}.weight", one) for i, one in enumerate(parameters))
     site = Site(model=None, optimizer=None, parameters=named)
-    attached = UpdateRatioSignal(samples=samples).attach(site)
+    attached = UpdateRatioSignal().attach(site)
     with torch.no_grad():
         attached.prepare(NOTHING)
         for parameter, update in zip(parameters, updates, strict=True):
             parameter.add_(update)
-        values = attached.measure(NOTHING).tolist()
-    return dict(zip(attached.series, values, strict=True))
+        return values_of(attached, NOTHING, committed=committed)
 
 
 def exact(weights: list[torch.Tensor], updates: list[torch.Tensor]) -> float:
@@ -71,14 +72,6 @@ def test_the_sample_of_a_model_errs_as_little_as_it_says() -> None:
     assert found.max() < 0.018
 
 
-def test_rows_and_columns_are_all_visited() -> None:
-    for shape in ((256, 384), (512, 512), (4096, 3), (1000, 1000)):
-        numel = math.prod(shape)
-        places = torch.arange(0, numel, coprime_stride(numel, 4096))
-        assert len((places // shape[1]).unique()) == shape[0] if shape[0] <= 1000 else True
-        assert len((places % shape[1]).unique()) == shape[1]
-
-
 def test_a_skipped_update_is_zero_and_a_bad_weight_shows() -> None:
     weights = drawn(1.0, 0, (8, 8), (3,))
     still = [torch.zeros_like(one) for one in weights]
@@ -97,6 +90,29 @@ def test_weights_that_were_zero() -> None:
     assert ratios([torch.zeros(4)], [torch.zeros(4)])["update_ratio/layers.0"] == 0
 
 
-def test_no_samples_are_refused() -> None:
-    with pytest.raises(ConfigError, match="samples"):
-        UpdateRatioSignal(samples=0)
+def test_an_interval_of_no_step_is_refused() -> None:
+    with pytest.raises(ConfigError, match="interval_steps"):
+        UpdateRatioSignal(interval_steps=0)
+
+
+def test_what_rounding_lost() -> None:
+    weights = [torch.ones(64).bfloat16(), torch.ones(8)]
+    updates = [torch.full((64,), 1e-4).bfloat16(), torch.full((8,), 1e-9)]
+    updates[0][:16] = 0.5
+    parameters = [torch.nn.Parameter(one.clone()) for one in weights]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    parameters[0].grad[40:] = 0
+    named = tuple((f"layers.{i}.weight", one) for i, one in enumerate(parameters))
+    attached = UpdateRatioSignal().attach(Site(model=None, optimizer=None, parameters=named))
+    found = []
+    for committed in (True, False):
+        moment = dataclasses.replace(NOTHING)
+        with torch.no_grad():
+            attached.prepare(moment)
+            for parameter, update in zip(parameters, updates, strict=True):
+                parameter.add_(update * committed)
+            found.append(values_of(attached, moment, committed=committed))
+    assert found[0]["lost_update_share/global"] == pytest.approx(24 / 40)
+    assert "lost_update_share/global" not in found[1]
+    assert found[1]["update_ratio/global"] == 0

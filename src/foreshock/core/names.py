@@ -84,6 +84,15 @@ UNDERFLOW_SHARE = SignalName(
     "underflow_share", "1", "share of gradient entries that the loss scale leaves subnormal in fp16"
 )
 GRAD_ZERO_SHARE = SignalName("grad_zero_share", "1", "share of gradient entries that are zero")
+FIRST_MOMENT_NORM_EXACT = SignalName(
+    "first_moment_norm_exact", "1", "L2 norm of the first moment, of every entry"
+)
+SECOND_MOMENT_NORM = SignalName("second_moment_norm", "1", "L2 norm of the second moment")
+NUM_NONFINITE_MOMENTS_EXACT = SignalName(
+    "num_nonfinite_moments_exact", "tensors", "parameters with a broken moment, of every entry"
+)
+WEIGHTS_DIGEST = SignalName("weights_digest", "1", "24 bits of a digest of the weights")
+OPTIMIZER_DIGEST = SignalName("optimizer_digest", "1", "24 bits of a digest of the moments")
 NUM_DESYNCED = SignalName("num_desynced", "tensors", "parameters whose replicas differ")
 NUM_CHANGED_SHARDS = SignalName(
     "num_changed_shards", "tensors", "shards that changed between two steps"
@@ -131,6 +140,11 @@ STANDARD: tuple[SignalName, ...] = (
     OVERFLOW_SHARE,
     UNDERFLOW_SHARE,
     GRAD_ZERO_SHARE,
+    FIRST_MOMENT_NORM_EXACT,
+    SECOND_MOMENT_NORM,
+    NUM_NONFINITE_MOMENTS_EXACT,
+    WEIGHTS_DIGEST,
+    OPTIMIZER_DIGEST,
     NUM_DESYNCED,
     NUM_CHANGED_SHARDS,
     LOSS_SPREAD,

@@ -5,7 +5,7 @@ needs to know what it is.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Final
@@ -248,6 +248,7 @@ class Signal(ABC):
         exactness: exact, a bound, or a sample.
         passes: the passes over memory it costs, in words.
         level: the lowest level that records it.
+        at_full: settings that it takes at level full.
 
     Args:
         interval_steps: steps from one measurement to the next; the series have no value
@@ -260,6 +261,7 @@ class Signal(ABC):
     exactness: ClassVar[Exactness]
     passes: ClassVar[str]
     level: ClassVar[Level] = Level.STANDARD
+    at_full: ClassVar[Mapping[str, Any]] = {}
     interval_steps: int = 1
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """The largest attention logit of every layer and head, from what attention keeps anyway."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -139,6 +140,7 @@ class AttentionLogitsSignal(Signal):
     phase: ClassVar[Phase] = Phase.GRADIENT
     exactness: ClassVar[Exactness] = Exactness.BOUND
     passes: ClassVar[str] = "none: one number a row of attention that the kernel keeps"
+    at_full: ClassVar[Mapping[str, Any]] = {"exact_every_steps": 50}
     per_head: bool = True
     exact_every_steps: int = 0
     exact_rows: int = 8

@@ -1,6 +1,5 @@
 """Whether ranks that hold the same weights hold the same bits, and which one does not."""
 
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +21,8 @@ class _AttachedReplicas(Attached):
         self._named = site.parameters
         self._device = site.parameters[0][1].device
         self._replicas = find_replicas(self._named, self._device)
-        self._tables: deque[torch.Tensor] = deque()
+        self._tables: dict[int, torch.Tensor] = {}
+        self._num_checks = 0
         self._found: list[str] = []
 
     @property
@@ -33,8 +33,10 @@ class _AttachedReplicas(Attached):
     def measure(self, moment: Moment) -> torch.Tensor:
         own = digests([local_part(tensor) for _, tensor in self._named], self._device)
         table = self._replicas.gather(own, None)
-        self._tables.append(table)
-        return self._num_apart(table).reshape(1)
+        self._num_checks += 1
+        self._tables[self._num_checks] = table
+        apart = self._num_apart(table)
+        return torch.stack([apart, torch.full_like(apart, self._num_checks)])
 
     def _num_apart(self, table: torch.Tensor) -> torch.Tensor:
         """Parameters whose replicas differ, `[]`, from digests `[W, P, 2]`."""
@@ -54,17 +56,16 @@ class _AttachedReplicas(Attached):
         return list(found.items())
 
     def finish(self, partials: Values, committed: bool) -> Values:
-        table = self._tables.popleft()
-        if partials[0]:
+        apart, check = partials
+        table = self._tables.pop(int(check))
+        self._tables = {one: kept for one, kept in self._tables.items() if one > check}
+        if apart:
             self._found += [str(one) for one in compare(table.cpu(), self._replicas)]
-        return np.array(partials)
+        return np.array([apart])
 
     def findings(self) -> list[str]:
         found, self._found = self._found, []
         return found
-
-    def forget(self) -> None:
-        self._tables.clear()
 
 
 @dataclass(frozen=True, kw_only=True)

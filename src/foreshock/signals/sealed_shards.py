@@ -1,6 +1,5 @@
 """Whether a shard, which has no twin, is still what it was at the end of the last step."""
 
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,7 +24,7 @@ from foreshock.ranks.shards import Seal
 
 class _AttachedSeal(Attached):
     series = (series_name(NUM_CHANGED_SHARDS.name),)
-    reductions = (Reduction.SUM, Reduction.SAME)
+    reductions = (Reduction.SAME, Reduction.SAME)
 
     def __init__(self, site: Site, every_steps: int) -> None:
         named = [
@@ -35,34 +34,37 @@ class _AttachedSeal(Attached):
         ]
         self._seal = Seal(named, site.parameters[0][1].device)
         self._every = every_steps
-        self._broken: deque[torch.Tensor] = deque()
+        self._tables: dict[int, torch.Tensor] = {}
+        self._num_checks = 0
+        self._table: torch.Tensor | None = None
         self._found: list[str] = []
-        self._checked: torch.Tensor | None = None
 
     def prepare(self, moment: Moment) -> None:
         """Just before the update: what was sealed after the last one must still be so."""
-        self._checked = None
+        self._table = None
         if self._seal.closed:
-            self._checked = self._seal.broken()
-            self._broken.append(self._checked)
+            self._table = self._seal.gather(self._seal.changes())
+            self._num_checks += 1
+            self._tables[self._num_checks] = self._table
             self._seal.forget()
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        device = self._seal.device
-        found = torch.zeros(2, device=device)
-        if self._checked is not None:
-            found[0], found[1] = self._checked.sum(), 1.0
+        found = torch.zeros(2, device=self._seal.device)  # number changed, number of the check
+        if self._table is not None:
+            found[0] = (self._table > 0).sum()
+            found[1].fill_(self._num_checks)
         if moment.step % self._every == 0:
             self._seal.close()
         return found
 
     def finish(self, partials: Values, committed: bool) -> Values:
-        changed, checked = partials
-        if not checked:
+        changed, check = partials
+        if not check:
             return np.array([MISSING])
-        broken = self._broken.popleft()
-        if changed:  # the same on every rank: all of them ask for names
-            self._found += [str(one) for one in self._seal.name_changes(broken)]
+        table = self._tables.pop(int(check))
+        self._tables = {one: kept for one, kept in self._tables.items() if one > check}
+        if changed:
+            self._found += [str(one) for one in self._seal.name_changes(table)]
         return np.array([changed])
 
     def findings(self) -> list[str]:
@@ -71,7 +73,6 @@ class _AttachedSeal(Attached):
 
     def forget(self) -> None:
         self._seal.forget()
-        self._broken.clear()
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         self.forget()
