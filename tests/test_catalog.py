@@ -22,24 +22,24 @@ from typing import ClassVar
 from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Threshold
 
 @dataclass(frozen=True, kw_only=True)
-class Ceiling(ScalarDetector[Column]):
-    """Alarm above a fixed ceiling."""
-    name: ClassVar[str] = "ceiling"
+class Roof(ScalarDetector[Column]):
+    """Alarm above a fixed roof."""
+    name: ClassVar[str] = "roof"
     watches: tuple[str, ...] = ("loss",)
     every_scope: bool = False
-    ceiling: float = 10.0
+    roof: float = 10.0
 
     def start(self, series):
         return Column(series)
 
     def see(self, column, step, value):
-        if value <= self.ceiling:
+        if value <= self.roof:
             return None
         return Alarm(kind=AlarmKind.SPIKE, detector=self.name, series=column.series,
                      step=step, onset_step=step, value=value)
 
     def threshold(self, column):
-        return Threshold(0.0, self.ceiling, 0)
+        return Threshold(0.0, self.roof, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Half(ScalarDetector[Column]):
@@ -47,16 +47,16 @@ class Half(ScalarDetector[Column]):
     watches: tuple[str, ...] = ("loss",)
     every_scope: bool = False
 
-class Plain(Ceiling.__mro__[1]):
+class Plain(Roof.__mro__[1]):
     name = "plain"
     start = see = threshold = lambda *_: None
 
 @dataclass(frozen=True, kw_only=True)
-class Clash(Ceiling):
+class Clash(Roof):
     name: ClassVar[str] = "spike"
 
 @dataclass(frozen=True, kw_only=True)
-class Nameless(Ceiling):
+class Nameless(Roof):
     name = ""
 
 NUMBER = 3
@@ -67,8 +67,8 @@ import sys
 import numpy as np
 from foreshock import catalog, recipes
 from foreshock.monitor import Monitor
-assert catalog.members("detectors")["ceiling"].__module__ == "acme_watch"
-settings = {"signals": False, "rules": False, "detectors": {"ceiling": {"ceiling": 7}}}
+assert catalog.members("detectors")["roof"].__module__ == "acme_watch"
+settings = {"signals": False, "rules": False, "detectors": {"roof": {"roof": 7}}}
 recipe = recipes.standard(settings)
 monitor = Monitor(["loss/global"], detectors=recipe.detectors, causes=recipe.causes, quiet_steps=9)
 for step, value in enumerate([5.0, 6.0, 7.0, 8.0]):
@@ -108,9 +108,9 @@ def run_with(folder: Path, code: str) -> str:
 
 
 def test_a_detector_of_another_package_joins_without_any_change_here(tmp_path: Path) -> None:
-    install(tmp_path, "acme_watch:Ceiling")
+    install(tmp_path, "acme_watch:Roof")
     told = run_with(tmp_path, USE)
-    assert told == "ceiling loss/global 3\nloss/global 7\n"
+    assert told == "roof loss/global 3\nloss/global 7\n"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_detector_of_another_package_joins_without_any_change_here(tmp_path: P
     ],
 )
 def test_a_broken_plug_in_is_one_clear_error(tmp_path: Path, entry: str, says: list[str]) -> None:
-    install(tmp_path, "acme_watch:Ceiling", entry)
+    install(tmp_path, "acme_watch:Roof", entry)
     told = run_with(tmp_path, LIST)
     assert told.startswith("CatalogError: ")
     assert told.count("\n") == 1

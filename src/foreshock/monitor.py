@@ -77,19 +77,20 @@ class Monitor:
     def observe(
         self, attempt: int, step: int, committed: bool, values: "np.ndarray[Any, Any]"
     ) -> list[Alarm]:
-        """Take in one step `[S]` in float32, and return the alarms it raises.
+        """Take in one step `[S]`, and return the alarms it raises.
 
-        A series that was not due is not looked at. One that was, and was not seen, counts as
-        unchanged.
+        A series that was not due (ABSENT in a float32 row) is not looked at. One that was, and
+        was not seen, counts as unchanged.
 
         Those of advisory detectors are returned too, but belong to no episode.
         """
-        row = np.asarray(values, dtype=np.float32)
+        row = np.asarray(values)
         self.timeline.append(attempt, step, committed, row)
         self.consecutive_skips = 0 if committed else self.consecutive_skips + 1
         listed: list[float] = row.tolist()
-        for place in np.flatnonzero(is_absent(row)).tolist():
-            listed[place] = self._last[place]
+        if row.dtype == np.float32:
+            for place in np.flatnonzero(is_absent(row)).tolist():
+                listed[place] = self._last[place]
         self._last = listed
         alarms: list[Alarm] = []
         advisories: list[Alarm] = []
