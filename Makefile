@@ -31,7 +31,7 @@ $(BIN)/python:
 
 $(STAMP): $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(PIP) install --constraint constraints.txt --editable '.[torch,report,logs,dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[torch,report,logs,storage,dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -55,6 +55,10 @@ proof: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.step_cost --json
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.paper_cost
+	$(BIN)/python -m benchmarks.attention
+	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.reading
 	$(BIN)/python -m benchmarks.detectors
 

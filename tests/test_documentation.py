@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 import foreshock
 from foreshock import recipes
+from foreshock.catalog import members
 from foreshock.cli.main import cli
+from foreshock.core.names import STANDARD
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,6 +55,39 @@ def test_plain_loop_of_the_readme(names: dict[str, Any], tmp_path: Path) -> None
 def test_watching_loop_of_the_readme(names: dict[str, Any]) -> None:
     exec(python_blocks("README.md")[1], names)
     assert len(names["watched"].readings("grad_norm/global")) == 40
+
+
+def test_the_run_of_the_readme_is_read_back(names: dict[str, Any]) -> None:
+    exec(python_blocks("README.md")[0], names)
+    exec(python_blocks("README.md")[2], names)
+    assert names["frame"].num_rows == 40
+    assert "loss/global" in names["frame"].column_names
+
+
+def test_the_loops_of_the_signals_page(names: dict[str, Any]) -> None:
+    watching, reading = python_blocks("docs/signals.md")
+    exec(watching, names)
+    assert len(names["watched"].readings("grad_norm/global")) == 40
+    exec(reading.replace("(20_000, 21_000)", "(20, 30)"), names)
+    assert names["norms"].values.shape[0] == 11
+    assert len(names["norms"]["grad_norm/global"]) == 11
+
+
+def test_the_signals_page_names_every_signal_and_series() -> None:
+    page = (ROOT / "docs/signals.md").read_text()
+    assert {name for name in members("signals") if f"| `{name}` |" not in page} == set()
+    for name, kind in members("signals").items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+        assert kind.level in row
+    assert {one.name for one in STANDARD if f"`{one.name}" not in page} == set()
+
+
+def test_the_recipe_of_the_signals_page(tmp_path: Path) -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/signals.md").read_text(), re.DOTALL)
+    (tmp_path / "recipe.toml").write_text(toml)
+    signals = {one.name: one for one in recipes.load(tmp_path / "recipe.toml").signals}
+    assert signals["param_norm"].interval_steps == 50
+    assert "state_digest" in signals
 
 
 def test_recipe_of_the_readme(tmp_path: Path) -> None:
