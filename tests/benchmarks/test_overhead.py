@@ -314,7 +314,11 @@ def test_paper_kernels_have_a_floor_and_nothing_is_free_when_unfused():
         assert one.fused_bytes <= one.unfused_bytes
         assert one.fused_kernels > 0 or one.fused_bytes == 0
     found = paper_cost.result(run)
-    assert found["copy_bytes"] == 4 * sum(row["values"] for row in found["signals"].values())
+    rows = found["signals"].values()
+    usual = [row["values"] for row in rows if row["every_steps"] <= 10]
+    assert found["copy_bytes"] == 4 * sum(usual) < found["largest_copy_bytes"]
+    assert found["largest_copy_bytes"] == 4 * sum(row["values"] for row in rows)
+    assert found["not_in_the_table"] == ["replicas"]
     assert found["if_floor_adds"]["fused_pct"] >= found["fused_pct"]
 
 
