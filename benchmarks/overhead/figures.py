@@ -1,7 +1,7 @@
 """The figures that come of the measured steps, and their table."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from benchmarks.overhead.clock import TRAINING
@@ -79,22 +79,39 @@ def _ratios(measured: Measured) -> dict[str, Any]:
 def _on_average(measured: Measured, name: str, figure: Callable[[Pair], float]) -> float:
     """Median over alike steps, weighted by how often such a step comes.
 
-    A plain median would lose what is measured every tenth step only. Kinds of steps that were
-    not met are left out; the variant then names them as `never_due`.
+    A plain median would lose what is measured every tenth step only. A kind of step that was
+    not met counts as the smallest met one that measures all of it and more; if there is none
+    it is left out, and the variant names it as `never_due`.
     """
     kinds: dict[str, list[float]] = {}
     for pair in measured.pairs[name]:
         kinds.setdefault(pair.due, []).append(figure(pair))
     shares = measured.shares.get(name, {})
     weights = {kind: shares.get(kind, 1.0) for kind in kinds}
+    for kind in shares.keys() - kinds.keys():
+        if (cover := _cover(kind, kinds)) is not None:
+            weights[cover] += shares[kind]
     total = sum(weights[kind] * statistics.median(values) for kind, values in kinds.items())
     return total / sum(weights.values())
 
 
 def _never_due(measured: Measured, name: str) -> dict[str, list[str]]:
     met = {pair.due for pair in measured.pairs[name]}
-    missed = sorted(set(measured.shares.get(name, {})) - met)
+    missed = sorted(
+        kind for kind in measured.shares.get(name, {}) if kind not in met and not _cover(kind, met)
+    )
     return {"never_due": missed} if missed else {}
+
+
+def _cover(kind: str, met: Collection[str]) -> str | None:
+    """The met kind of step that measures all that this one does, and least besides."""
+    wanted = _names(kind)
+    covers = [one for one in met if _names(one) > wanted]
+    return min(covers, key=lambda one: len(_names(one)), default=None)
+
+
+def _names(kind: str) -> set[str]:
+    return set(kind.split(", ")) - {""}
 
 
 def _whole(pair: Pair) -> float:

@@ -1,12 +1,6 @@
-"""Foreshock's own variants: `watch` at each level, everything exact, and by signal.
-
-The one file that knows how `watch` is configured. It looks at what the installed version
-offers: levels (`watch(level=…)` or `recipes.watching(level=…)`), `clip_`, and the fields of
-the signals. A version without levels is measured whole, as "full".
-"""
+"""Foreshock's own variants: `watch` at each level, everything exact, and by signal."""
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,61 +10,37 @@ from typing import Any
 import torch
 
 from benchmarks.overhead.clock import Clock
-from benchmarks.overhead.monitor import SHARED, Monitor, NotRunnableError
+from benchmarks.overhead.monitor import SHARED, Monitor
 from benchmarks.overhead.training import Training
 from foreshock import recipes
 from foreshock.recipes import Recipe
 from foreshock.watching import Watch
 
 LEVELS = ("minimal", "standard", "full")
-_MORE_THAN_ANY_TENSOR = 1 << 40
-
-
-def has_levels() -> bool:
-    """Whether this version of `watch` has levels."""
-    return any("level" in inspect.signature(one).parameters for one in (Watch, recipes.watching))
-
-
-def recipe_at(level: str) -> tuple[Recipe | None, dict[str, Any]]:
-    """A recipe, where one must be given, and further options of `watch` for a level.
-
-    Raises:
-        NotRunnableError: this version has no such level.
-    """
-    if "level" in inspect.signature(recipes.watching).parameters:
-        watching: Any = recipes.watching
-        return watching(level=level), {}
-    if "level" in inspect.signature(Watch).parameters:
-        return None, {"level": level}
-    if level != "full":
-        raise NotRunnableError("this version of watch has no levels")
-    return None, {}
 
 
 def exactly(signal: Any) -> tuple[Any, str]:
     """The signal measured exactly where its fields allow it, and how that was asked for.
 
-    And in every step, where it has an interval.
+    At its own interval: a value that is read every tenth step is no less exact.
     """
     fields = {item.name for item in dataclasses.fields(signal)}
-    if "interval_steps" in fields:
-        signal = dataclasses.replace(signal, interval_steps=1)
     if "exact" in fields:
         return dataclasses.replace(signal, exact=True), "exact=True"
-    if "samples" in fields:
-        return dataclasses.replace(signal, samples=_MORE_THAN_ANY_TENSOR), "every element"
+    if "exact_every_steps" in fields:
+        return dataclasses.replace(signal, exact_every_steps=1), "exact_every_steps=1"
     return signal, str(signal.exactness)
 
 
 def due(recipe: Recipe, step: int) -> str:
     """The signals of a recipe that are measured in this step and not in every one."""
-    rare = {one.name: getattr(one, "interval_steps", 1) for one in recipe.signals}
+    rare = {one.name: one.interval_steps for one in recipe.signals}
     return ", ".join(sorted(name for name, each in rare.items() if each > 1 and step % each == 0))
 
 
 def period(recipe: Recipe) -> int:
     """Steps after which the same signals are due again."""
-    return math.lcm(1, *(getattr(one, "interval_steps", 1) for one in recipe.signals))
+    return math.lcm(1, *(one.interval_steps for one in recipe.signals))
 
 
 class ClockMeter:
@@ -94,6 +64,7 @@ class WatchMonitor(Monitor):
 
     package = "foreshock"
     notes = "what runs in threads of its own, beside the loop, is not counted"
+    clips = True
 
     def __init__(self, level: str, *, exact: bool = False, by_signal: bool = False) -> None:
         self.name = "exact" if exact else level
@@ -101,35 +72,26 @@ class WatchMonitor(Monitor):
         self._how: dict[str, str] = {}
 
     def attach(self, training: Training, folder: Path) -> None:
-        recipe, options = recipe_at(self._level)
-        if recipe is None and (self._exact or self._by_signal):
-            recipe = recipes.watching()
+        recipe = recipes.watching(self._level)
         if self._exact:
-            assert recipe is not None
             found = [exactly(signal) for signal in recipe.signals]
             self._how = {signal.name: how for signal, how in found}
             recipe = dataclasses.replace(recipe, signals=tuple(signal for signal, _ in found))
-        if "run_dir" in inspect.signature(Watch).parameters:
-            options["run_dir"] = folder / "run"
-        self._stored = "run_dir" in options
-        metered = self._by_signal and "meter" in inspect.signature(Watch).parameters
-        if metered:
-            options["meter"] = ClockMeter(self.clock)
+        self.recipe = recipe
+        meter: Any = ClockMeter(self.clock) if self._by_signal else None
         with ExitStack() as labels:
             if self._by_signal:
-                assert recipe is not None
                 labels.enter_context(labelled(self.clock, recipe.signals))
-            self.watched: Any = Watch(training.model, training.optimizer, recipe=recipe, **options)
-        if self._by_signal and not metered:
-            monitor = self.watched.monitor
-            monitor.observe = self.clock.timed("detectors and timeline", monitor.observe)
-        self.recipe = recipe if recipe is not None else recipes.watching()
-        self.clips = hasattr(self.watched, "clip_")
+            self.watched = Watch(
+                training.model,
+                training.optimizer,
+                recipe=recipe,
+                run_dir=folder / "run",
+                meter=meter,
+            )
 
     def after_backward(self, loss: torch.Tensor) -> None:
         self.watched.loss(loss)
-        if not self.clips:
-            self.watched.before_clip()
 
     def clip(self, limit: float) -> None:
         self.watched.clip_(limit)
@@ -152,8 +114,8 @@ class WatchMonitor(Monitor):
             **counted(self.recipe),
             "num_series": len(self.watched.series),
             "num_alarms": len(self.watched.alarms),
-            "storage": ["timeline in memory", *(["run directory"] if self._stored else [])],
-            "shares_the_clip": self.clips,
+            "storage": ["timeline in memory", "run directory"],
+            "shares_the_clip": True,
             **({"asked_for": self._how, "still_inexact": self._inexact()} if self._how else {}),
         }
 
@@ -162,8 +124,7 @@ def counted(recipe: Recipe) -> dict[str, Any]:
     """The signals and detectors of a recipe."""
     return {
         "signals": {
-            one.name: f"{one.exactness}, every {getattr(one, 'interval_steps', 1)} steps"
-            for one in recipe.signals
+            one.name: f"{one.exactness}, every {one.interval_steps} steps" for one in recipe.signals
         },
         "detectors": [one.name for one in recipe.detectors],
     }

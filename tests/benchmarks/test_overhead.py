@@ -223,8 +223,8 @@ def test_a_meter_within_the_shared_clip_leaves_its_time_there():
     assert clock.end().parts == {SHARED: 1, MONITOR: 2, "norms": 1}
 
 
-def test_exact_asks_for_everything_in_every_step_and_says_where_it_cannot():
-    assert exactly(Sampled()) == (Sampled(exact=True, interval_steps=1), "exact=True")
+def test_exact_asks_for_everything_and_says_where_it_cannot():
+    assert exactly(Sampled()) == (Sampled(exact=True), "exact=True")
     signal, how = exactly(ScheduleSignal())
     assert (signal, how) == (ScheduleSignal(), "exact")
 
@@ -238,6 +238,20 @@ def test_what_is_measured_every_tenth_step_counts_a_tenth():
     both = figures(Measured({"plain": alike, "full": pairs + rare}, {}, {}, 1, often))
     assert both["full_direct_pct"] == pytest.approx(0.9 * 1 + 0.1 * 11)
     assert "never_due" not in both["variants"]["full"]
+
+
+def test_a_kind_of_step_that_was_not_met_counts_as_one_that_measures_more():
+    plain = Spent(100, {CLIPPING: 2, UPDATE: 5.0})
+    usual = [Pair(Spent(101, {MONITOR: 1.0}), plain)]
+    all_due = [Pair(Spent(150, {MONITOR: 50.0}), plain, "digest, norms")]
+    often = {"full": {"": 0.9, "norms": 0.09, "digest, norms": 0.01}}
+    pairs = {"plain": [Pair(plain, plain)], "full": usual + all_due}
+    both = figures(Measured(pairs, {}, {}, 1, often))
+    assert both["full_direct_pct"] == pytest.approx(0.9 * 1 + 0.1 * 50)
+    assert "never_due" not in both["variants"]["full"]
+    pairs["full"] = usual
+    alone = figures(Measured(pairs, {}, {}, 1, often))
+    assert alone["variants"]["full"]["never_due"] == ["digest, norms", "norms"]
     missed = figures(Measured({"plain": alike, "full": pairs}, {}, {}, 1, often))
     assert missed["full_direct_pct"] == pytest.approx(1)
     assert missed["variants"]["full"]["never_due"] == ["param_norm"]
