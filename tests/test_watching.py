@@ -227,3 +227,17 @@ def test_two_at_once_see_the_same() -> None:
             assert len(values(one, series)) == 4
     steps(model, optimizer, None, 1)
     assert len(values(one, "grad_norm/global")) == 4
+
+
+def test_a_training_that_goes_on_keeps_its_step_numbers() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, optimizer, last_step=97) as watched:
+        for _ in range(5):
+            loss = model(torch.ones(4, 2)).square().mean()
+            loss.backward()
+            watched.loss(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [reading.step for reading in watched.readings("loss/global")] == [98, 99, 100, 101, 102]
+    assert [reading.step for reading in watched.readings("param_norm/global")] == [100]

@@ -18,6 +18,9 @@ from foreshock.watching import Watch
 
 LEVELS = ("minimal", "standard", "full")
 
+_LAST_STEP = 993
+"""Steps made before: so that step 1,000, in which everything is due, comes early."""
+
 
 def exactly(signal: Any) -> tuple[Any, str]:
     """The signal measured exactly where its fields allow it, and how that was asked for.
@@ -87,6 +90,7 @@ class WatchMonitor(Monitor):
                 training.optimizer,
                 recipe=recipe,
                 run_dir=folder / "run",
+                last_step=_LAST_STEP,
                 meter=meter,
             )
 
@@ -100,7 +104,7 @@ class WatchMonitor(Monitor):
         self.watched.close()
 
     def due(self, step: int) -> str:
-        return due(self.recipe, step)
+        return due(self.recipe, _LAST_STEP + step)
 
     def period(self) -> int:
         return period(self.recipe)

@@ -1,5 +1,6 @@
 """Where signals are attached: a model's parts, its parameters' groups, and who shares them."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,10 +8,12 @@ import torch
 import torch.distributed
 
 from foreshock.anatomy import anatomy_of
+from foreshock.core.errors import ConfigError
 from foreshock.core.meter import Meter
 from foreshock.core.names import module_group
 from foreshock.core.signal import Reduction, Site
 from foreshock.ranks.collective import Kind, reduce_partials
+from foreshock.ranks.exchange import exchange
 from foreshock.ranks.placement import is_distributed, num_copies
 
 
@@ -70,6 +73,38 @@ def num_ranks() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size()
     return 1
+
+
+def agree(
+    what: str, named: Sequence[str], device: torch.device, failure: Exception | None = None
+) -> None:
+    """Begin on all ranks or on none: raise on every rank if one failed or differs; collective.
+
+    Args:
+        what: what is to be the same, in a word.
+        named: this rank's.
+        device: where the ranks' backend wants its tensors.
+        failure: why this rank cannot begin, which is raised here; None if it can.
+
+    Raises:
+        ConfigError: another rank failed, or the ranks differ.
+    """
+    own = [len(named), hashlib.blake2b("\n".join(named).encode(), digest_size=8).hexdigest()]
+    said = None if failure is None else f"{type(failure).__name__}: {failure}"[:500]
+    told = exchange([own, said], device, None)
+    if failure is not None:
+        raise failure
+    failed = {rank: reason for rank, (_, reason) in enumerate(told) if reason is not None}
+    if failed:
+        raise ConfigError(f"watching could not begin on other ranks: {failed}")
+    others = [rank for rank, (theirs, _) in enumerate(told) if theirs != told[0][0]]
+    if others:
+        first, second = told[0][0][0], told[others[0]][0][0]
+        raise ConfigError(
+            f"ranks differ in their {what} (rank 0 has {first}, rank {others[0]} {second}; "
+            f"{len(others)} of {len(told)} are not like rank 0); watch the same model with the "
+            "same options on every rank"
+        )
 
 
 def join(packed: torch.Tensor, kinds: Sequence[Reduction]) -> torch.Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 _LOWEST, _HIGHEST = 1e-12, 1e18
-_ROW = 1 << 12
+_ROW = 1 << 10
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -19,7 +19,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     found = (tensor if part is None else part()).detach()
     if found.is_sparse:
         found = found.coalesce().values()
-    return torch.view_as_real(found) if found.is_complex() else found
+    return torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
 
 
 def l2_norms(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
@@ -28,7 +28,7 @@ def l2_norms(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Ten
     Of sharded tensors that of this rank's shard. In fp32 the square of 1e-20 is 0, that of
     1e20 is Inf, and a sum over millions of squares loses the fourth digit. Accelerators hence
     sum in fp64, which keeps pace with their memory. A CPU would take 15 times as long: there
-    fp32 sums rows of 4,096 (to 1e-6), and a norm outside [1e-12, 1e18] is taken again in
+    fp32 sums rows of 1,024 (to 1e-6), and a norm outside [1e-12, 1e18] is taken again in
     fp64. Waits for no device but the CPU.
 
     >>> l2_norms([torch.full((4,), 1e30), torch.tensor([3.0, 4.0])], torch.device("cpu")).log10()
@@ -73,14 +73,17 @@ def largest_magnitudes(tensors: Sequence[torch.Tensor], device: torch.device) ->
 def root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
     """Root mean square of a tensor with elements, `[]` in fp64; non-finite if an entry is.
 
-    On a CPU, sums over the last dimension are fp32 (to 1e-6) unless they leave its range.
+    On a CPU, sums over the last dimension, or parts of it, are fp32 (to 1e-6) unless they leave
+    its range.
     """
     real = local(tensor)
     if not (real.is_cpu and real.dtype in _NARROW):
         norm = torch.linalg.vector_norm(real, dtype=torch.float64)
         return norm / real.numel() ** 0.5
-    last = max(real.shape[-1], 1) if real.ndim else 1
-    width = last if last <= _ROW else 1
+    width = max(real.shape[-1], 1) if real.ndim else 1
+    while width > _ROW and width % 2 == 0:
+        width //= 2
+    width = width if width <= _ROW else 1
     rows = torch.linalg.vector_norm(real.reshape(-1, width), dim=1, dtype=torch.float32)
     norm = torch.linalg.vector_norm(rows, dtype=torch.float64)
     if not _LOWEST <= float(norm) <= _HIGHEST:

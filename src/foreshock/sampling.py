@@ -169,9 +169,10 @@ class Sampling:
         Multiply by a factor of `factors`. Later in the step, when they may be clipped or gone,
         what was taken is returned.
         """
+        if self._moment is moment and "gradients" in self._taken:
+            return self._buffers["gradients"].values
+        self._true_factor = moment.true_factor
         grads = [gradient_of(parameter) for parameter in self._parameters]
-        if self._moment is not moment or "gradients" not in self._taken:
-            self._true_factor = moment.true_factor
         return self._take(moment, "gradients", grads, keep_views=False)
 
     def factors(self, moment: Moment) -> tuple[Any, Any]:

@@ -2,21 +2,25 @@
 
 A forward hook sees a tensor and hands it to a function. It fires in training forwards
 only, once for each: one that activation checkpointing computes again in the backward pass
-does not count twice. Under `torch.compile` the hook is traced, and the function is called
-through an opaque operator, so that nothing around it is fused otherwise than without it.
+does not count twice. A module that a forward calls twice is seen twice. Under
+`torch.compile` the hook is traced, and the function is called through an opaque operator,
+so that nothing around it is fused otherwise than without it.
 """
 
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 See = Callable[[torch.Tensor], None]
 
-_seers: dict[int, See] = {}
+_taps: "dict[int, Tap]" = {}
 _numbers = itertools.count()
 _paused = 0  # a plain number, since autograd's own threads must see it too
 
@@ -26,7 +30,7 @@ class Tap:
 
     Args:
         module: whose output or input is seen: the first tensor of it.
-        see: called with it, detached, under `torch.no_grad`; it may be a DTensor.
+        see: called with it, detached, as `apart` has it; it may be a DTensor.
         where: which of the two.
         device: where the model is.
     """
@@ -41,9 +45,11 @@ class Tap:
     ) -> None:
         self._number = next(_numbers)
         self._see = see
+        # Whether the last forward outside of backward knew gradients, and so was seen.
+        self._seen_before = False
         # What the operator pretends to write to: else a compiler would drop it as useless.
         self._token = torch.zeros((), device=device)
-        _seers[self._number] = see
+        _taps[self._number] = self
         _operator()
         if where == "output":
             self._hook = module.register_forward_hook(self._on_output, with_kwargs=True)
@@ -53,7 +59,7 @@ class Tap:
     def close(self) -> None:
         """Take the hook off; a second call does nothing."""
         self._hook.remove()
-        _seers.pop(self._number, None)
+        _taps.pop(self._number, None)
 
     def _on_output(self, module: torch.nn.Module, _args: Any, _named: Any, output: Any) -> None:
         self._pass_on(module, output)
@@ -62,7 +68,11 @@ class Tap:
         self._pass_on(module, (*args, *named.values()))
 
     def _pass_on(self, module: torch.nn.Module, found: Any) -> None:
-        if not module.training or not torch.is_grad_enabled():
+        if not module.training:
+            return
+        if not torch.is_grad_enabled():
+            if not torch.compiler.is_compiling() and not _in_backward():
+                self._seen_before = False
             return
         value = first_tensor(found)
         if value is None:
@@ -70,36 +80,74 @@ class Tap:
         if torch.compiler.is_compiling():
             torch.ops.foreshock.see(value.detach(), self._token, self._number)
         else:
-            _show(value, self._see)
+            self.show(value)
+
+    def show(self, value: torch.Tensor) -> None:
+        """Hand on what is seen in a training forward, if it is to be counted."""
+        if self._counts() and _has_values(value):
+            with apart(value.device.type):
+                self._see(value.detach())
+
+    def _counts(self) -> bool:
+        """Whether the forward that is running now is to be counted.
+
+        Of a checkpointed one either the first pass or the one in the backward: the former where
+        it knows gradients (non-reentrant), the latter where it does not (reentrant). Hooks on
+        saved tensors tell of the former kind, but are hidden by those that a forward puts on
+        top of them (checkpoints in checkpoints, offloading): there the first pass tells.
+        """
+        if _paused:
+            return False
+        if not _in_backward():
+            self._seen_before = True
+            return True
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue] - built in C
+        if hooks is None:
+            return True
+        recomputed = "_recomputation_hook" in getattr(hooks[0], "__qualname__", "")
+        return not (recomputed or self._seen_before)
 
 
 def first_tensor(found: Any) -> torch.Tensor | None:
-    """The first tensor of what a module takes or gives: itself, or in a tuple or output object."""
+    """The first tensor of numbers, not of indices, in what a module takes or gives.
+
+    That is the tensor itself, or one in a tuple, a list or a dictionary, as which output
+    objects pass; None if there is none.
+    """
     if isinstance(found, torch.Tensor):
-        return found
-    if isinstance(found, dict):
+        found = (found,)
+    elif isinstance(found, dict):
         found = tuple(found.values())
     if isinstance(found, tuple | list):
         for one in found:
-            if isinstance(one, torch.Tensor) and one.is_floating_point():
+            if isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()):
                 return one
     return None
 
 
-def counts() -> bool:
-    """Whether the forward that is running now is to be counted.
+@contextmanager
+def apart(device_type: str) -> Iterator[None]:
+    """Compute without autograd, autocast, and modes that watch the program's operators.
 
-    Of a checkpointed one either the first pass or the one in the backward: the former where
-    it knows gradients (non-reentrant), the latter where it does not (reentrant).
+    Autocast would take what is measured at the model's precision; selective checkpointing counts
+    operators, and ours must not be among them.
     """
-    if _paused:
-        return False
-    if torch._C._current_graph_task_id() == -1:
-        return True
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue] - built in C
-    if hooks is None:
-        return True
-    return "_recomputation_hook" not in getattr(hooks[0], "__qualname__", "")
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if torch.is_autocast_enabled(device_type):
+            stack.enter_context(torch.autocast(device_type, enabled=False))
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        yield
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _has_values(value: torch.Tensor) -> bool:
+    """Whether it can be measured: not within a function transform, and not only a shape."""
+    return not (is_functorch_wrapped_tensor(value) or isinstance(value, FakeTensor))
 
 
 def is_paused() -> bool:
@@ -122,17 +170,13 @@ def recompile() -> None:
     """Make compiled code notice hooks that came or went: all of it is compiled anew.
 
     Compiled code does not look at hooks again: one that is added is never called, one that
-    is removed still is.
+    is removed still is. Nor do models of one class that share it: where one of them is compiled
+    and not watched, the other is not seen reliably, unless
+    `torch._dynamo.config.skip_nnmodule_hook_guards` is False.
     """
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()
-
-
-def _show(value: torch.Tensor, see: See) -> None:
-    if counts():
-        with torch.no_grad():
-            see(value.detach())
 
 
 _made: Any = None
@@ -146,9 +190,9 @@ def _operator() -> None:
 
     @torch.library.custom_op("foreshock::see", mutates_args=("token",))
     def see(value: torch.Tensor, token: torch.Tensor, number: int) -> None:
-        seer = _seers.get(number)
-        if seer is not None:
-            _show(value, seer)
+        tap = _taps.get(number)
+        if tap is not None:
+            tap.show(value)
 
     @see.register_fake
     def _(value: torch.Tensor, token: torch.Tensor, number: int) -> None:

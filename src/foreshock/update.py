@@ -79,10 +79,10 @@ class Update:
         parameter without a gradient counts as 0.
         """
         norms = self.local_norms()
-        return norms, self._total(norms)
+        return norms, self.total_norm(norms)
 
     def local_norms(self) -> torch.Tensor:
-        """The first of `gradient_norms` alone, `[P]`; no collective."""
+        """The first of `gradient_norms` alone, `[P]`."""
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         present = [(p.grad, p) for p in self._parameters if p.grad is not None]
@@ -93,7 +93,8 @@ class Update:
         zero = torch.zeros((), dtype=torch.float64, device=self._device)
         return torch.stack([zero if p.grad is None else next(found) for p in self._parameters])
 
-    def _total(self, norms: torch.Tensor) -> torch.Tensor:
+    def total_norm(self, norms: torch.Tensor) -> torch.Tensor:
+        """The second of `gradient_norms`, `[]`, from the first."""
         if self._over_ranks is not None:
             return self._over_ranks.total(norms).to(torch.float32)
         return torch.linalg.vector_norm(norms).to(torch.float32)

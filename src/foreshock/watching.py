@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foreshock.attachment import join, num_ranks, site_of
+from foreshock.attachment import agree, join, num_ranks, site_of
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ConfigError, LoopError
 from foreshock.core.meter import Meter
@@ -58,6 +58,7 @@ class Watch:
         scaler: the gradient scaler, to record its scale.
         parts: patterns for parts of the model that are not found by structure.
         run_dir: where readings and alarms are kept; new or empty. Rank 0 writes.
+        last_step: optimizer steps made before, where training goes on from a checkpoint.
         meter: adds up what watching costs, by signal, and as NORMS, DETECTORS and STORAGE.
         on_alarm: called with each alarm.
         on_finding: called with each sentence on what is certainly wrong (see `findings`).
@@ -92,6 +93,7 @@ class Watch:
         scaler: Any = None,
         parts: Mapping[str, str | Sequence[str]] | None = None,
         run_dir: str | Path | None = None,
+        last_step: int = 0,
         meter: Meter | None = None,
         on_alarm: Callable[[Alarm], None] | None = None,
         on_finding: Callable[[str], None] | None = None,
@@ -117,10 +119,15 @@ class Watch:
         self._with_loss, self._per_sample = with_loss, per_sample
         ranks = num_ranks()
         self._site = site
+        self._device = parameters[0][1].device
+        if ranks > 1:
+            said = [*map(repr, signals), *(path for path, _ in site.parameters)]
+            agree("signals or parameters", said, self._device)
         self._observation = Observation(
             signals, site, recipe.lag_steps, join=join if ranks > 1 else None, num_ranks=ranks
         )
         self._record: WatchRecord | None = None
+        failure: Exception | None = None
         try:
             observation = self._observation
             self.monitor = recipe.monitor(
@@ -130,8 +137,14 @@ class Watch:
                 self._record = WatchRecord.begin(
                     Path(run_dir), model, optimizer, observation.series, lag_steps=recipe.lag_steps
                 )
+        except Exception as error:
+            failure = error
+        try:
+            agree("series", self._observation.series, self._device, failure)
         except BaseException:
             self._observation.detach()
+            if self._record is not None:
+                self._record.close(0)
             raise
         if meter is not None:
             self._time(meter)
@@ -139,9 +152,9 @@ class Watch:
         self._on_alarm = on_alarm
         self._on_finding = on_finding
         self._canary: tuple[Canary, Any, int] | None = None
-        self._step = 0
+        self._step = last_step
+        site.clock.step = last_step + 1
         self._forget_step()
-        self._device = parameters[0][1].device
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -174,15 +187,15 @@ class Watch:
     def before_clip(self) -> None:
         """Record the gradients now, before the loop clips them."""
         with torch.no_grad():
-            norms = self._update.gradient_norms()
-            self._early = self._moment_of(norms, 1.0)
+            self._early = self._moment_of(self._update.local_norms(), 1.0)
             self._observation.before_clip(self._early)
 
     def clip_(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients in place to a global norm, and return the norm before, `[]`.
 
         As `torch.nn.utils.clip_grad_norm_` does (to 1e-6: this norm is the more exact one),
-        by the norms that are recorded anyway. A NaN norm makes every gradient NaN, as there.
+        by the norms that are recorded anyway; of sharded gradients by that over all ranks, for
+        which one more number is reduced, as there. A NaN norm makes every gradient NaN, as there.
 
         Raises:
             ConfigError: `max_norm` is not above 0.
@@ -191,6 +204,8 @@ class Watch:
             raise ConfigError(f"max_norm is {max_norm}; it must be above 0")
         self.before_clip()
         assert self._early is not None
+        if self._early.grad_norm is None:
+            self._early.grad_norm = self._update.total_norm(self._early.grad_norms)
         total = self._early.grad_norm
         factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
         with torch.no_grad():
@@ -277,9 +292,9 @@ class Watch:
         with torch.no_grad():
             scale = getattr(optimizer, "grad_scale", None)
             if self._early is None:
-                norms = self._update.gradient_norms()
+                norms = self._update.local_norms()
                 if scale is not None:
-                    norms = (norms[0] / scale, norms[1] / scale)
+                    norms = norms / scale
                 moment = self._moment_of(norms, 1.0 if scale is None else 1.0 / scale)
             elif self._early.clip is None:  # the loop has clipped since then: another moment
                 moment = dataclasses.replace(self._early)
@@ -312,7 +327,8 @@ class Watch:
 
     def _time(self, meter: Meter) -> None:
         """Time what is not done by a signal."""
-        self._update.gradient_norms = meter.wrap(NORMS, self._update.gradient_norms)
+        self._update.local_norms = meter.wrap(NORMS, self._update.local_norms)
+        self._update.total_norm = meter.wrap(NORMS, self._update.total_norm)
         self.monitor.observe = meter.wrap(DETECTORS, self.monitor.observe)
         if self._record is not None:
             self._record.take = meter.wrap(STORAGE, self._record.take)
@@ -326,13 +342,13 @@ class Watch:
         self._early: Moment | None = None
         self._moment: Moment | None = None
 
-    def _moment_of(self, norms: tuple[torch.Tensor, torch.Tensor], factor: Any) -> Moment:
+    def _moment_of(self, norms: torch.Tensor, factor: Any) -> Moment:
         """What the step offers so far: gradients, which `factor` unscales."""
         return Moment(
             step=self._step + 1,
             loss=torch.zeros((), device=self._device),
-            grad_norms=norms[0],
-            grad_norm=norms[1],
+            grad_norms=norms,
+            grad_norm=None if self._site.sharded else self._update.total_norm(norms),
             lr=0.0,
             true_factor=factor,
             used_factor=factor,

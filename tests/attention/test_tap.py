@@ -43,8 +43,7 @@ def test_bounds_of_every_forward_accumulate_until_they_are_read(forwards: int) -
     for _ in range(3):
         inputs = [torch.randn(2, 9, 16) * 3 for _ in range(forwards)]
         for x in inputs:
-            for module in modules:
-                module(x).sum().backward()
+            sum(module(x).sum() for module in modules).backward()
         taken = tap.read_and_reset()
         assert taken.shape == (3, 2, 2)
         for place, module in enumerate(modules):
@@ -357,6 +356,54 @@ def test_a_module_that_changes_its_way_is_seen_again() -> None:
         module(x)
     assert tap.num_measured == (4,)  # the first after the change passes unseen
     assert tap.status() == {"m0": "sampled"}
+
+
+def test_a_forward_that_departs_from_the_usual_order_is_measured_from_then_on() -> None:
+    modules = [Fused() for _ in range(3)]
+    tap = tapped(*modules)
+    x = torch.randn(2, 20, 16)
+
+    def forward(*places: int) -> int:
+        before = sum(tap.num_measured)
+        sum(modules[place](x).sum() for place in places).backward()
+        tap.read_and_reset()
+        return sum(tap.num_measured) - before
+
+    for _ in range(4):
+        assert forward(0, 1, 2) == 3
+    forward(0, 1)  # ends early: what was held may be lost, once
+    for places in ((0, 2), (0, 1, 2), (2, 1), (0, 1), (0, 1, 2), (0, 1, 2), (0, 1, 2), (0, 1)):
+        assert forward(*places) == len(places)
+    assert set(tap.status().values()) == {"log-sum-exp"}
+
+
+def test_training_layer_by_layer_is_measured_after_one_surprise() -> None:
+    modules = [Fused() for _ in range(3)]
+    tap = tapped(*modules)
+    x = torch.randn(2, 20, 16)
+    counts = []
+    for _ in range(6):
+        for module in modules:
+            module(x).sum().backward()
+        tap.read_and_reset()
+        counts.append(sum(tap.num_measured))
+    assert all(b - a == 3 for a, b in zip(counts[-3:], counts[-2:], strict=False))
+    assert set(tap.status().values()) == {"log-sum-exp"}
+
+
+def test_an_abandoned_forward_is_let_go() -> None:
+    modules = [Fused() for _ in range(2)]
+    tap = tapped(*modules)
+    x = torch.randn(2, 20, 16)
+    for _ in range(4):
+        [module(x) for module in modules]
+    modules[0](x * 100)
+    tap.forget()
+    assert (tap.read_and_reset() == -math.inf).all()
+    assert not tap._burst._held
+    for _ in range(2):
+        [module(x) for module in modules]
+        assert tap.read_and_reset().isfinite().all()
 
 
 def test_a_frozen_attention_is_measured_as_well() -> None:

@@ -104,7 +104,7 @@ def shards(rank: int, world: int) -> list[str]:
     replicas = find_replicas(named, CPU)
     assert not any(replicas.sets) and len(replicas.unwatched) == 4
     seal = Seal(named, CPU)
-    assert not seal.broken().any() and not seal.closed
+    assert not seal.changes().any() and not seal.closed
 
     def step(corrupt: bool = False, edit: bool = False) -> list[str]:
         seal.close()
@@ -114,17 +114,17 @@ def shards(rank: int, world: int) -> list[str]:
         if edit:
             with torch.no_grad():
                 dict(named)["0.bias"].add_(1.0)
-        broken = seal.broken()
+        table = seal.gather(seal.changes())
         optimizer.step()
         optimizer.zero_grad()
-        return [str(one) for one in seal.name_changes(broken)]
+        return [str(one) for one in seal.name_changes(table)]
 
     assert step() == step() == []
     found = step(corrupt=rank == 1)
     assert step() == []
     edited = step(edit=rank == 0)
     seal.forget()
-    assert not seal.broken().any()
+    assert not seal.changes().any()
     return found + edited
 
 

@@ -26,7 +26,7 @@ def array(tensor: torch.Tensor | None, like: torch.Tensor | None = None) -> Arra
         tensor = torch.zeros_like(like)
     found = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
     if found.is_complex():
-        found = torch.view_as_real(found)
+        found = torch.view_as_real(found.resolve_conj())
     return found.to(torch.float64).clone().numpy()
 
 
@@ -40,7 +40,7 @@ def norm(one: Array) -> float:
     largest = float(flat.max())
     if largest == 0 or math.isinf(largest):
         return largest
-    return largest * math.sqrt(math.fsum((flat / largest) ** 2))
+    return largest * math.sqrt(float(np.sum((flat / largest) ** 2)))
 
 
 def norm_of(parts: Sequence[float]) -> float:

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from foreshock.lab.gpt import GPT, GPTConfig
-from tests.signals.recording import OPTIMIZERS, Recording, differences
+from foreshock.signals.grad_extremes import GradExtremesSignal
+from tests.signals.recording import EXACT, OPTIMIZERS, Recording, differences
 from tests.signals.sites import CASES, case
 
 VOCABULARY, WIDTH, LENGTH = 64, 32, 16
@@ -73,6 +74,19 @@ def test_a_few_dozen_steps_of_a_small_gpt(name: str) -> None:
         assert recording.skipped[-1] == (step == 17)
     assert measured.keys() == set(recording.observation.series)
     assert min(truth["grad_norm/global"], truth["update_norm/global"]) > 0
+    recording.close()
+
+
+def test_samples_that_hold_everything_are_exact() -> None:
+    """No tensor here is larger than a sample; the clip, of which they know, halves gradients."""
+    model = gpt()
+    signals = (*EXACT[:2], GradExtremesSignal(count_entries=True), *EXACT[3:])
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    recording = Recording(model, optimizer, text(model), signals=signals, clip=0.2)
+    for _ in range(3):
+        measured, truth = recording.step()
+        check(measured, truth)
+        assert measured["clip_share/global"] > 0.3
     recording.close()
 
 

@@ -116,3 +116,19 @@ def test_what_rounding_lost() -> None:
     assert found[0]["lost_update_share/global"] == pytest.approx(24 / 40)
     assert "lost_update_share/global" not in found[1]
     assert found[1]["update_ratio/global"] == 0
+
+
+def test_what_rounding_lost_is_a_share_of_all_weights_not_of_the_sampled_ones() -> None:
+    """A matrix of 250,000 gives no more samples than one of 4,096, and weighs 61 times as much."""
+    parameters = [
+        torch.nn.Parameter(torch.ones(shape).bfloat16()) for shape in ((500, 500), (4096,))
+    ]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    named = tuple((f"layers.{i}.weight", one) for i, one in enumerate(parameters))
+    attached = UpdateRatioSignal().attach(Site(model=None, optimizer=None, parameters=named))
+    with torch.no_grad():
+        attached.prepare(NOTHING)
+        parameters[0].add_(1.0)
+        found = values_of(attached, NOTHING)
+    assert found["lost_update_share/global"] == pytest.approx(4096 / 254_096, rel=1e-6)

@@ -13,14 +13,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from foreshock.watching import Watch
 from tests.watching.trainings import (
     LENGTH,
     VOCABULARY,
     End,
     Training,
+    around_blocks,
     differences,
     everything,
     gpt,
@@ -41,12 +46,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def checkpointed(*, reentrant: bool) -> nn.Module:
-    """A GPT whose blocks are computed again in the backward pass."""
-    model = gpt(dropout=0.1)
-    for block in model.blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=reentrant)
-    return model
+def checkpointed(block: nn.Module, x: Tensor, *, reentrant: bool = False) -> Tensor:
+    return checkpoint(block, x, use_reentrant=reentrant)
 
 
 class Encoder(nn.Module):
@@ -105,6 +106,8 @@ def _checkpointed_by_transformers(model: Any, reentrant: bool | None) -> nn.Modu
     return model
 
 
+CHECKPOINTED = around_blocks(checkpointed, dropout=0.1)
+
 MODES: dict[str, Training] = {
     "fp32": Training(),
     "dropout": Training(build=partial(gpt, dropout=0.1)),
@@ -130,10 +133,12 @@ MODES: dict[str, Training] = {
         clip=0.3,
         micro_steps=3,
     ),
-    "non-reentrant checkpoints": Training(build=partial(checkpointed, reentrant=False)),
-    "reentrant checkpoints": Training(build=partial(checkpointed, reentrant=True)),
+    "non-reentrant checkpoints": Training(build=CHECKPOINTED),
+    "reentrant checkpoints": Training(
+        build=around_blocks(partial(checkpointed, reentrant=True), dropout=0.1)
+    ),
     "non-reentrant checkpoints, autocast, micro-steps": Training(
-        build=partial(checkpointed, reentrant=False), autocast=torch.bfloat16, micro_steps=3
+        build=CHECKPOINTED, autocast=torch.bfloat16, micro_steps=3
     ),
     "TransformerEncoder": Training(build=Encoder),
     "Llama, sdpa": Training(build=partial(llama, "sdpa")),
@@ -177,3 +182,137 @@ def test_each_mode_for_two_hundred_steps(mode: str) -> None:
 
 def test_two_hundred_steps() -> None:
     both(dataclasses.replace(MODES["fp32"], steps=200))
+
+
+def compiled(backend: str) -> Callable[[nn.Module], Any]:
+    return lambda model: torch.compile(model, backend=backend)
+
+
+COMPILED: dict[str, Training] = {
+    "compiled": Training(build=partial(gpt, depth=1), steps=70),
+    "compiled, micro-steps": Training(build=partial(gpt, depth=1), micro_steps=3),
+    "compiled, bf16 autocast": Training(build=partial(gpt, depth=1), autocast=torch.bfloat16),
+    "compiled, bf16 weights": Training(build=partial(gpt, depth=1), bf16=True),
+    "compiled, dropout": Training(build=partial(gpt, depth=1, dropout=0.1)),
+    "compiled, fp16, scaler": Training(
+        build=partial(gpt, depth=1),
+        autocast=torch.float16,
+        scale=2.0**24,
+        bad_steps=INF_STEPS,
+        optimizer=FUSED,
+    ),
+    "compiled, non-reentrant checkpoints": Training(build=CHECKPOINTED),
+    "compiled, Llama": Training(build=partial(llama, "sdpa")),
+    "compiled, GPT-2": Training(build=partial(gpt2, "eager")),
+}
+FAST_COMPILED = ("compiled", "compiled, non-reentrant checkpoints")
+WHEN = {
+    "watched before": {},
+    "attached after 50": {"attach_after": 50},
+    "detached after 50": {"detach_after": 50},
+    "attached, then detached": {"attach_after": 20, "detach_after": 50},
+}
+
+
+@lru_cache(maxsize=1)
+def plain_compiled(mode: str, backend: str, steps: int) -> End:
+    return train(dataclasses.replace(COMPILED[mode], wrap=compiled(backend), steps=steps))
+
+
+def check_compiled(mode: str, backend: str, when: str, steps: int) -> None:
+    how = dataclasses.replace(COMPILED[mode], wrap=compiled(backend), steps=steps)
+    watched = train(how, everything(), **WHEN[when])
+    assert differences(plain_compiled(mode, backend, steps), watched) == []
+    options = WHEN[when]
+    num = options.get("detach_after", steps) - options.get("attach_after", 0)
+    for series in ("loss/global", "activation_rms/blocks.0", "max_output_logit/global"):
+        if series in watched.readings:
+            assert len(watched.readings[series]) == num, series
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_compiled(when: str) -> None:
+    check_compiled("compiled", "aot_eager", when, 70)
+
+
+def test_compiled_checkpoints() -> None:
+    check_compiled("compiled, non-reentrant checkpoints", "aot_eager", "watched before", 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("mode", COMPILED)
+def test_every_compiled_mode(mode: str, backend: str) -> None:
+    for when in WHEN:
+        check_compiled(mode, backend, when, 80)
+
+
+def test_evaluation_of_torchs_encoder_takes_the_slow_path() -> None:
+    """Torch's fast path for evaluation is not for modules with hooks: other rounding, there only.
+
+    The training is the same, as everywhere.
+    """
+    how = Training(build=Encoder, micro_steps=2, steps=10)
+    plain, watched = train(how), train(how, everything())
+    evaluations = slice(1, None, 3)  # micro-step, evaluation, micro-step
+    torch.testing.assert_close(
+        plain.losses[evaluations], watched.losses[evaluations], rtol=1e-6, atol=1e-6
+    )
+    del plain.losses[evaluations], watched.losses[evaluations]
+    assert differences(plain, watched) == []
+
+
+@pytest.mark.parametrize("transform", ["vmap", "grad"])
+def test_function_transforms(transform: str) -> None:
+    """Gradients of each sample by `torch.func`: nothing can be seen of such a forward."""
+
+    def weights(observed: bool) -> Tensor:
+        torch.manual_seed(0)
+        model = gpt()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        recipe = everything(exact_every_steps=1)
+        watched = Watch(model, optimizer, recipe=recipe, with_loss=False) if observed else None
+
+        def loss(values: Any, row: Tensor) -> Tensor:
+            logits = functional_call(model, values, (row[None, :-1],))
+            return cross_entropy(logits.flatten(0, 1), row[1:])
+
+        for _ in range(5):
+            tokens = torch.randint(VOCABULARY, (4, LENGTH + 1))
+            values = {name: one.detach() for name, one in model.named_parameters()}
+            if transform == "vmap":
+                found = vmap(grad(loss), (None, 0))(values, tokens)
+                found = {name: one.mean(0) for name, one in found.items()}
+            else:
+                found = grad(loss)(values, tokens[0])
+            for name, one in model.named_parameters():
+                one.grad = found[name]
+            optimizer.step()
+        if watched is not None:
+            assert len(watched.readings("grad_norm/global")) == 5
+            assert not watched.readings("activation_rms/blocks.0")
+            assert not watched.readings("max_attention_logit/global")
+            assert "function transform" in watched.notes["attention_logits/blocks.0.attn"]
+            watched.close()
+        return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+    assert torch.equal(weights(False), weights(True))
+
+
+def test_a_forward_on_fake_tensors_is_not_seen() -> None:
+    """As tools do that ask how much memory a step needs."""
+    model = gpt()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with Watch(model, optimizer, recipe=everything(), with_loss=False) as watched:
+        tokens = torch.randint(VOCABULARY, (2, LENGTH))
+        model(tokens).square().mean().backward()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model(tokens)
+        optimizer.step()
+        assert len(watched.readings("activation_rms/blocks.0")) == 1
+
+
+def test_under_ddp(tmp_path: Path) -> None:
+    with one_process_group(tmp_path):
+        both(Training(wrap=DistributedDataParallel, build=partial(gpt, dropout=0.1)))
+        both(Training(wrap=DistributedDataParallel, micro_steps=3, steps=10))

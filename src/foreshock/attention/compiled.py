@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from foreshock.attention.call import LogSumExpCapture
 from foreshock.attention.logsumexp import bounds, log_keys, per_row
+from foreshock.taps import is_paused
 
 
 def new_row(width: int, device: torch.device) -> Tensor:
@@ -43,6 +44,8 @@ def record_logsumexp(
     masked: bool,
 ) -> None:
     """Raise the bounds in `row` to those of `lse` `[B, H, T]`, a logarithm to `base`."""
+    if is_paused():
+        return
     lse = per_row(lse, num_rows)
     if base != math.e:
         lse = lse * math.log(base)
@@ -58,7 +61,8 @@ def record_logsumexp(
 @torch.library.custom_op("foreshock::record_unmeasured", mutates_args=("row",))
 def record_unmeasured(row: Tensor) -> None:
     """Count a call that gives nothing inside a compiled graph."""
-    row[-1, 1] += 1
+    if not is_paused():
+        row[-1, 1] += 1
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -88,11 +92,11 @@ def in_subgraph() -> bool:
     return InstructionTranslator.current_tx().output.current_tracer.parent is not None
 
 
-def prepare(*hooks: Callable[..., Any]) -> None:
+def prepare(*frames: Callable[..., Any]) -> None:
     """Make dynamo take `attend` into its graph as it is, and `in_subgraph` at its word.
 
     Args:
-        hooks: to be traced only as part of what calls them. Where dynamo does not trace that
+        frames: to be traced only as part of what calls them. Where dynamo does not trace that
             as a whole they run as they are: compiled as frames of their own, a mode's results
             were wrong (torch 2.13).
     """
@@ -100,5 +104,5 @@ def prepare(*hooks: Callable[..., Any]) -> None:
 
     torch.compiler.allow_in_graph(attend)
     torch.compiler.assume_constant_result(in_subgraph)
-    for hook in hooks:
-        skip_code(hook.__code__)
+    for frame in frames:
+        skip_code(frame.__code__)

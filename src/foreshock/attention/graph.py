@@ -71,10 +71,8 @@ def path_to(output: Any, node: Any) -> Path | None:
     return None
 
 
-def follow(output: Any, path: Path) -> Any | None:
-    """The node at the end of `path`, or None if there is no attention kernel's node there."""
-    start = output if isinstance(output, Tensor) else first_tensor(output)
-    node = None if start is None else start.grad_fn
+def follow(node: Any, path: Path) -> Any | None:
+    """The node at the end of `path` from `node`, if it is an attention kernel's."""
     for place in path:
         following = () if node is None else node.next_functions
         node = following[place][0] if place < len(following) else None
@@ -99,3 +97,7 @@ def read(node: Any) -> tuple[Call, Tensor]:
         node._saved_scale,
     )
     return call, local(getattr(node, logsumexp))
+
+
+# What every forward calls.
+HOT = (_names, is_fused, follow, read, first_tensor, local)

@@ -129,7 +129,9 @@ class Interception(TorchFunctionMode):
                 )
             else:
                 record_unmeasured(self.row)
-        elif func in _SOFTMAX and _last_dimension(func, args, kwargs) is not None:
+        elif func is multi_head_attention_forward or (
+            func in _SOFTMAX and _last_dimension(func, args, kwargs) is not None
+        ):
             record_unmeasured(self.row)
         return result
 
@@ -151,7 +153,7 @@ class Interception(TorchFunctionMode):
         return output
 
     # What Python may call as a frame of its own.
-    CALLED = (__torch_function__, _attention, _traced, _traced_attention)
+    HOT = (__torch_function__, _attention, _traced, _traced_attention)
 
 
 def remove(mode: TorchFunctionMode) -> None:

@@ -14,7 +14,7 @@ from foreshock.attention.call import Call
 
 # The width of the CPU kernel's vectors (AVX-512, fp32). With fewer keys it takes a row whose
 # logits are all NaN for one that is masked out, and gives 0 for its log-sum-exp and output.
-_VECTOR_WIDTH = 16
+FEW_KEYS = 16
 
 
 def per_row(lse: Tensor, num_rows: int) -> Tensor:
@@ -26,7 +26,7 @@ def per_row(lse: Tensor, num_rows: int) -> Tensor:
 def with_hidden_nan(lse: Tensor, call: Call) -> Tensor:
     """Put back the NaN of queries and keys that the CPU kernel loses where there are few keys."""
     num_keys = call.key.shape[2]
-    if num_keys >= _VECTOR_WIDTH or not lse.is_cpu:
+    if num_keys >= FEW_KEYS or not lse.is_cpu:
         return lse
     seen = call.key[:, :, : lse.shape[2]] if call.causal else call.key
     keys = seen.isnan().flatten(2).any(-1)

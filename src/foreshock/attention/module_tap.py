@@ -3,50 +3,45 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch._compile import _disable_dynamo
 from torch.utils.hooks import RemovableHandle
 
 from foreshock.attention import compiled, graph, rows
+from foreshock.attention.burst import Burst
 from foreshock.attention.call import Call, is_plain, local, saved_tensor_hooks, unseen
 from foreshock.attention.interception import Interception, remove
-from foreshock.attention.logsumexp import log_keys, per_row, with_hidden_nan
+from foreshock.attention.logsumexp import FEW_KEYS, per_row, with_hidden_nan
 from foreshock.attention.record import Record
+from foreshock.taps import is_paused
 
 _UNSEEN = (
     "not observed: no forward in training reached it (if it is compiled, watch it before, or "
     "call torch._dynamo.reset() after)"
 )
+_TRANSFORMED = "not observed: inside a function transform (torch.func: vmap, grad, ...)"
 _NO_CALL = "not observed: its forward calls neither attention nor softmax over the last dimension"
 _COMPILED = (
-    "not observed: inside a compiled graph only fused kernels are, and not where that graph "
-    "checkpoints"
+    "not observed: inside a compiled graph only scaled_dot_product_attention with a fused kernel "
+    "and FlexAttention are, and not in regions that the graph itself checkpoints"
 )
-
-
-class _Way(Enum):
-    """How the forward that runs now is seen."""
-
-    NOT = 0
-    GRAPH = 1
-    INTERCEPTED = 2
 
 
 class _Unwatched:
     """What stands in for a tap in copies and pickles of a watched module: its hooks do nothing."""
 
     live = False
+    _path = None
     enter: Any
     leave: Any
     unwind: Any
 
 
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # pyright: ignore
 
 
 def _is_recomputation(hooks: Any) -> bool:
@@ -59,9 +54,9 @@ class ModuleTap:
     """Hooks on one module; hands what it sees to the record.
 
     The first forward is intercepted: each torch function that the module calls passes by. If
-    that shows one fused kernel, later forwards only follow the same way through the graph from
-    the output to its node. Under saved-tensor hooks (checkpointing, offloading) reading the
-    graph would recompute or copy back: there every forward is intercepted.
+    that shows one fused kernel, later ones are left alone, and the same way is followed through
+    the graph from the output to its node. Under saved-tensor hooks (checkpointing, offloading)
+    reading the graph would recompute or copy back: there every forward is intercepted.
     """
 
     def __init__(
@@ -70,6 +65,7 @@ class ModuleTap:
         place: int,
         heads: int | None,
         record: Record,
+        burst: Burst,
         *,
         exact_rows: int,
         sampled_rows: int,
@@ -77,14 +73,17 @@ class ModuleTap:
         self.want_exact = False
         self.fused = True
         self.num_measured = 0
-        self._module, self._place, self._heads, self._record = module, place, heads, record
+        self._module, self._place, self._heads = module, place, heads
+        self._record, self._burst = record, burst
         self._exact_rows, self._sampled_rows = exact_rows, sampled_rows
         self._mode = Interception(self, record.rows[place])
-        self._way, self._path = _Way.NOT, None
+        self._intercepted = False
+        self._path: graph.Path | None = None
         self._unwinding: RemovableHandle | None = None
         self._kinds: set[str] = set()
         self._failure: str | None = None
         self._num_entered = 0
+        self._transformed = False
         # Whether the last forward outside backward had gradients: then one that checkpointing
         # runs again was measured. Reentrant checkpointing runs the first without.
         self._measured_before = False
@@ -103,10 +102,16 @@ class ModuleTap:
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Before the forward."""
+        if self._path is not None and not torch.compiler.is_compiling() and not _hooks(True):
+            return  # all that has to be done can be done after it
         if not (self.live and module.training):
             return
         if not torch.compiler.is_compiling():
-            if torch.is_grad_enabled():
+            if is_paused():
+                return
+            if peek_interpreter_stack() is not None:
+                self._transformed = True
+            elif torch.is_grad_enabled():
                 self._begin(module)
             else:
                 self._measured_before = False
@@ -124,30 +129,41 @@ class ModuleTap:
         if torch.compiler.is_compiling():
             if module.training and torch.is_grad_enabled() and not compiled.in_subgraph():
                 self._mode.__exit__(None, None, None)
-        elif self._way is not _Way.NOT:
+        elif self._intercepted:
             self._end(output)
+        elif (
+            self._path is not None
+            and module.training
+            and module is self._module
+            and not _hooks(True)
+            and not is_paused()
+            and peek_interpreter_stack() is None
+        ):
+            start = output if type(output) is Tensor else graph.first_tensor(output)
+            node = None if start is None else start.grad_fn
+            if node is not None:
+                self._burst.add(self._place, self._from_graph, node)
 
     @_disable_dynamo
     def unwind(self, module: nn.Module, args: Any, output: Any) -> None:
         """After an intercepted forward, also one that raised (but not an interrupt)."""
         if not self.live:
             return
-        self._way = _Way.NOT
+        self._intercepted, self._mode.node = False, None
         remove(self._mode)
         if output is not None and self._unwinding is not None:
             # torch walks over its hooks after an exception: then this one has to stay.
             self._unwinding.remove()
             self._unwinding = None
 
-    @_disable_dynamo
     def _begin(self, module: nn.Module) -> None:
-        if self._way is _Way.INTERCEPTED:  # an interrupt came through the last forward
+        if self._intercepted:  # an interrupt came through the last forward
             remove(self._mode)
-        self._way = _Way.NOT
+        self._intercepted = False
         if module is not self._module or self._failure is not None:
             return
         hooks = saved_tensor_hooks()
-        if _in_backward():
+        if torch._C._current_graph_task_id() != -1:  # inside backward
             if hooks is not None and (self._measured_before or _is_recomputation(hooks)):
                 if self._silent:
                     self._intercept(module)
@@ -155,43 +171,51 @@ class ModuleTap:
         else:
             self._measured_before = True
         self._num_entered += 1
-        if self._path is not None and hooks is None:
-            self._way = _Way.GRAPH
-        else:
-            self._intercept(module)
+        self._intercept(module)
 
+    @_disable_dynamo
     def _intercept(self, module: nn.Module) -> None:
         if self._unwinding is not None:
             self._unwinding.remove()
         self._unwinding = module.register_forward_hook(self.unwind, always_call=True)
-        self._way = _Way.INTERCEPTED
+        self._intercepted = True
         self._mode.start()
         self._mode.__enter__()
 
-    @_disable_dynamo
     def _end(self, output: Any) -> None:
-        way, mode = self._way, self._mode
-        if way is _Way.GRAPH:
-            self._way = _Way.NOT
-            node = graph.follow(output, self._path or ())
-            if node is None:
-                self._path = None  # the module took another way: the next forward is intercepted
-            else:
-                self._from_graph(node)
-            return
+        mode = self._mode
         self._silent = mode.num_calls == 0
         if mode.num_calls == 1 and mode.node is not None:
             self._path = graph.path_to(output, mode.node)
-        mode.node = None
 
-    def _from_graph(self, node: Any) -> None:
+    def _from_graph(self, start: Any) -> bool:
+        """Keep the log-sum-exp of the node that the way from `start` leads to; False if freed."""
+        node = None if self._path is None else graph.follow(start, self._path)
+        if node is None:
+            self._path = None  # the module took another way: the next forward is intercepted
+            return True
         try:
             call, lse = graph.read(node)
-        except RuntimeError as error:
-            self._fail(error)
-            return
-        self.take_logsumexp(call, lse)
+        except RuntimeError:
+            return False
+        (num_rows, num_keys), shape = (call.query.shape[-2], call.key.shape[-2]), lse.shape
+        plain = type(lse) is Tensor and len(shape) == 3 and shape[2] == num_rows and lse.numel()
+        if self.want_exact or not plain or num_keys < FEW_KEYS:
+            self.take_logsumexp(call, lse)
+            return True
+        masked = call.mask is not None and lse.is_cpu
+        self._record.add_logsumexp(
+            self._place, lse, num_keys, causal=call.causal, zero_is_masked=masked
+        )
+        if not self._kinds:
+            self._kinds.add("log-sum-exp")
+        self.num_measured += 1
+        return True
 
+    # What runs in every forward, as it is where dynamo compiles what is around it.
+    HOT = (enter, leave, _begin, _end, _from_graph, saved_tensor_hooks, _is_recomputation)
+
+    @_disable_dynamo
     def take_logsumexp(self, call: Call, lse: Tensor) -> None:
         """A fused kernel ran; `lse` as the kernel gives it."""
         with self._measuring("log-sum-exp", call.query) as begun:
@@ -200,12 +224,14 @@ class ModuleTap:
             call, lse = _localised(call), local(lse).detach()
             num_rows, num_keys = call.query.shape[-2], call.key.shape[-2]
             lse = with_hidden_nan(per_row(lse, num_rows), call)
-            keys = log_keys(num_rows, num_keys, call.causal, lse.device)
             masked = call.mask is not None and lse.is_cpu
-            self._record.add_logsumexp(self._place, lse, keys, zero_is_masked=masked)
+            self._record.add_logsumexp(
+                self._place, lse, num_keys, causal=call.causal, zero_is_masked=masked
+            )
             if self.want_exact:
                 self._exact(call, lse)
 
+    @_disable_dynamo
     def take_call(self, call: Call) -> None:
         """Attention ran without a fused kernel."""
         with self._measuring("sampled", call.query) as begun:
@@ -216,6 +242,7 @@ class ModuleTap:
             logits = rows.sampled_logits(call, self._sampled_rows)
             self._sample(logits, rows.largest(logits), math.inf)
 
+    @_disable_dynamo
     def take_scores(self, scores: Tensor) -> None:
         """Softmax was taken over the last dimension of `[.., T_q, T_k]`."""
         with self._measuring("sampled", scores) as begun:
@@ -269,7 +296,9 @@ class ModuleTap:
             return "log-sum-exp"
         if missed:
             return _COMPILED
-        return _NO_CALL if self._num_entered else _UNSEEN
+        if self._num_entered:
+            return _NO_CALL
+        return _TRANSFORMED if self._transformed else _UNSEEN
 
     def close(self) -> None:
         """Take the hooks off."""
@@ -278,9 +307,9 @@ class ModuleTap:
         if self._unwinding is not None:
             self._unwinding.remove()
             self._unwinding = None
-        if self._way is _Way.INTERCEPTED:
+        if self._intercepted:
             remove(self._mode)
-            self._way = _Way.NOT
+            self._intercepted = False
 
 
 def _localised(call: Call) -> Call:

@@ -7,9 +7,11 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
+from foreshock.attention.call import unseen
 from foreshock.attention.compiled import fold_heads, new_row
-from foreshock.attention.logsumexp import bounds
+from foreshock.attention.logsumexp import bounds, log_keys
 
 # Log-sum-exps wait for each other so that one pass serves many layers; this many are held.
 _MAX_PENDING = 16
@@ -35,10 +37,17 @@ class ExactRows(NamedTuple):
 class _Group:
     """Log-sum-exps of one shape that can be reduced together."""
 
-    keys: Tensor | float
+    num_keys: int
+    causal: bool
     zero_is_masked: bool
     places: list[int] = field(default_factory=list[int])
     rows: list[Tensor] = field(default_factory=list[Tensor])
+
+    def reduced(self) -> Tensor:
+        """Bounds of each layer, `[G, H, 2]`."""
+        rows = torch.stack(self.rows)
+        keys = log_keys(rows.shape[-1], self.num_keys, self.causal, rows.device)
+        return bounds(rows, keys, zero_is_masked=self.zero_is_masked)
 
 
 @final
@@ -53,6 +62,9 @@ class Record:
     def __init__(self, widths: Sequence[int], device: torch.device) -> None:
         self._widths, self._device = tuple(widths), device
         self._num, self._width = len(self._widths), max(self._widths, default=1)
+        # Where all have the same heads: what one pass over all of them gives is the reading.
+        alike = len(set(self._widths)) == 1
+        self._all = tuple(range(self._num)) if alike else None
         # One tensor a layer, none a view of another, so that compiled layers share a graph.
         self.rows = [new_row(width, device) for width in self._widths]
         self._empty_bounds()
@@ -61,9 +73,19 @@ class Record:
         self._waiting: set[int] = set()
 
     def _empty_bounds(self) -> None:
-        shape = (self._num, self._width, 2)
-        self._bounds = torch.full(shape, -math.inf, device=self._device)
+        self._bounds: Tensor | None = None
+        self._found: list[tuple[tuple[int, ...], Tensor]] = []
         self._eager: set[int] = set()
+
+    def _merged(self) -> Tensor:
+        """`[L, H, 2]` of what was found so far."""
+        if self._bounds is None:
+            shape = (self._num, self._width, 2)
+            self._bounds = torch.full(shape, -math.inf, device=self._device)
+        for places, found in self._found:
+            self._raise(self._bounds, places, found)
+        self._found.clear()
+        return self._bounds
 
     def _empty_rows(self) -> None:
         shape = (self._num, self._width)
@@ -71,14 +93,15 @@ class Record:
         self._entropy = torch.zeros((*shape, 2), device=self._device)
 
     def add_logsumexp(
-        self, place: int, lse: Tensor, keys: Tensor | float, *, zero_is_masked: bool = False
+        self, place: int, lse: Tensor, num_keys: int, *, causal: bool, zero_is_masked: bool
     ) -> None:
-        """Take in `[B, H, T]` of one layer; `keys` as for `bounds`."""
+        """Take in `[B, H, T]` of one layer; nothing is computed before others have come."""
         if place in self._waiting or len(self._waiting) >= _MAX_PENDING:
             self.flush()
-        shared = keys if isinstance(keys, float) else id(keys)
-        alike = (lse.shape, lse.dtype, lse.device, shared, zero_is_masked)
-        group = self._pending.setdefault(alike, _Group(keys, zero_is_masked))
+        alike = (lse.shape, num_keys, causal, zero_is_masked, lse.dtype, lse.device)
+        group = self._pending.get(alike)
+        if group is None:
+            group = self._pending[alike] = _Group(num_keys, causal, zero_is_masked)
         group.places.append(place)
         group.rows.append(lse)
         self._waiting.add(place)
@@ -89,7 +112,7 @@ class Record:
     def add_sample(self, place: int, largest: Tensor) -> None:
         """Take in the largest logit of sampled rows, `[H]`: it stands for both bounds."""
         self._eager.add(place)
-        self._raise(self._bounds, (place,), largest[None, :, None].expand(1, -1, 2))
+        self._raise(self._merged(), (place,), largest[None, :, None].expand(1, -1, 2))
 
     def add_exact(self, place: int, maximum: Tensor, rest: Tensor) -> None:
         """Take in `[H]` of exact rows and `[H]` above all others."""
@@ -102,14 +125,22 @@ class Record:
             both = both.sum(0, keepdim=True)
         self._entropy[place, : both.shape[0]] += both
 
+    @_disable_dynamo
     def flush(self) -> None:
         """Reduce the log-sum-exps that wait."""
         for group in self._pending.values():
-            rows = torch.stack(group.rows)
-            found = bounds(rows, group.keys, zero_is_masked=group.zero_is_masked)
-            self._raise(self._bounds, tuple(group.places), found)
+            if torch._C._len_torch_dispatch_stack():
+                with unseen(group.rows[0].device.type):
+                    found = group.reduced()
+            else:
+                found = group.reduced()
+            self._found.append((tuple(group.places), found))
+        if len(self._found) >= _MAX_PENDING:
+            self._merged()
         self._pending.clear()
         self._waiting.clear()
+
+    HOT = (add_logsumexp,)
 
     def _raise(self, buffer: Tensor, places: tuple[int, ...], found: Tensor) -> None:
         """Raise `buffer[places]` to `found` `[G, H, 2]` where that is larger, or NaN."""
@@ -129,7 +160,16 @@ class Record:
     def take_bounds(self) -> Tensor:
         """`[L, H, 2]` of lower and upper bounds, and begin anew."""
         self.flush()
-        taken, eager = self._bounds, len(self._eager)
+        if self._bounds is None and len(self._found) == 1:
+            (places, found) = self._found[0]
+            if (
+                places == self._all
+                and found.shape[1] == self._width
+                and found.device == self._device
+            ):
+                self._empty_bounds()
+                return found
+        taken, eager = self._merged(), len(self._eager)
         self._empty_bounds()
         if eager < self._num:
             for place, row in enumerate(self.rows):

@@ -6,7 +6,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from foreshock.attention import compiled
+from foreshock.attention import compiled, graph
+from foreshock.attention.burst import Burst
 from foreshock.attention.heads import num_heads
 from foreshock.attention.interception import Interception
 from foreshock.attention.module_tap import ModuleTap
@@ -57,16 +58,18 @@ class AttentionTap:
         exact_rows: int = 0,
         sampled_rows: int = 8,
     ) -> None:
-        compiled.prepare(ModuleTap.enter, ModuleTap.leave, *Interception.CALLED)
+        compiled.prepare(*ModuleTap.HOT, *Interception.HOT, *Record.HOT, *Burst.HOT, *graph.HOT)
         self.paths = tuple(path for path, _ in modules)
         self.heads = tuple(num_heads(module) for _, module in modules)
         self._record = Record([heads or 1 for heads in self.heads], torch.device(device))
+        self._burst = Burst()
         self._taps = [
             ModuleTap(
                 module,
                 place,
                 heads,
                 self._record,
+                self._burst,
                 exact_rows=exact_rows,
                 sampled_rows=max(1, sampled_rows),
             )
@@ -90,22 +93,24 @@ class AttentionTap:
         """Calls of attention measured in each module so far, outside compiled graphs."""
         return tuple(tap.num_measured for tap in self._taps)
 
-    @torch.no_grad()
     def read_and_reset(self) -> Tensor:
         """`[L, H, 2]`: lower and upper bounds since the last reading; -Inf where nothing was seen.
 
         H is the largest number of heads; columns that a layer does not have stay -Inf.
         """
+        self._burst.release()
         return self._record.take_bounds()
 
     @torch.no_grad()
     def read_exact(self) -> ExactRows:
         """Exact rows and entropies since the last reading, of forwards with `want_exact`."""
+        self._burst.release()
         return self._record.take_rows()
 
     @torch.no_grad()
     def forget(self) -> None:
         """Drop what was measured since the last reading: a step was abandoned."""
+        self._burst.drop()
         self._record.forget()
 
     def status(self) -> dict[str, str]:
@@ -117,6 +122,7 @@ class AttentionTap:
 
     def close(self) -> None:
         """Leave the modules exactly as they were; compiled ones are compiled again."""
+        self._burst.drop()
         for tap in self._taps:
             tap.close()
 

@@ -75,7 +75,7 @@ def num_copies(tensor: torch.Tensor, world: int) -> int:
 def laid_out_like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """A gradient laid out as its parameter is; a collective where it was not.
 
-    Tensor parallelism leaves gradients of replicated parameters as summands (Partial), of which
+    Sequence parallelism leaves gradients of replicated norms as summands (Partial), of which
     no norm of the whole follows. What is no DTensor is given back.
     """
     if not (is_distributed(tensor) and is_distributed(other)):

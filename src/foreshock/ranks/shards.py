@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from foreshock.ranks.digest import digests
-from foreshock.ranks.exchange import Group, exchange, global_ranks
+from foreshock.ranks.exchange import Group, gather, global_ranks
 from foreshock.ranks.placement import local_part
 from foreshock.ranks.replicas import Named
 
@@ -38,9 +38,8 @@ class Seal:
     """Watches that tensors do not change between the end of a step and the next update.
 
     Two reads of the sealed tensors a round, so at fixed steps. Nothing here waits for the
-    device, and no rank talks to another before `name_changes`. On several ranks each seals
-    what it holds; that the flag is raised anywhere must be reduced by the caller, so that all
-    ranks ask for names together.
+    device, and no rank talks to another before `gather`. On several ranks each seals what it
+    holds.
 
     Args:
         named: (path, tensor): parameters, and moments too if you like; DTensors by their
@@ -73,27 +72,30 @@ class Seal:
         """Whether there is something to check against."""
         return self._sealed is not None
 
-    def broken(self) -> torch.Tensor:
-        """Which tensors changed since `close`, `[P]` bool on the device; all False if never."""
-        if self._sealed is None:
-            return torch.zeros(len(self._named), dtype=torch.bool, device=self._device)
-        return (self._digests() != self._sealed).any(-1)
+    def changes(self) -> torch.Tensor:
+        """What changed since `close`, `[P]` uint8 on the device; call before the next update.
 
-    def name_changes(self, broken: torch.Tensor, group: Group = None) -> list[Changed]:
-        """Name what changed on every rank; collective, waits for the host: only when needed."""
+        0 for what is as it was, or was never sealed; 1 for a change without a counted write; 2
+        for one with.
+        """
+        if self._sealed is None:
+            return torch.zeros(len(self._named), dtype=torch.uint8, device=self._device)
         now = self._counts()
-        mine = [
-            [name, self._versions != [] and self._versions[place] != now[place]]
-            for place, ((name, _), is_broken) in enumerate(
-                zip(self._named, broken.tolist(), strict=True)
-            )
-            if is_broken
-        ]
-        everyone = exchange(mine, self._device, group)
+        kinds = [1 + (before != after) for before, after in zip(self._versions, now, strict=True)]
+        changed = (self._digests() != self._sealed).any(-1)
+        return changed * torch.tensor(kinds, dtype=torch.uint8, device=self._device)
+
+    def gather(self, changes: torch.Tensor, group: Group = None) -> torch.Tensor:
+        """What changed on every rank, `[W, P]`; one collective of a byte a tensor."""
+        return gather(changes, group)
+
+    def name_changes(self, table: torch.Tensor, group: Group = None) -> list[Changed]:
+        """Name what `gather` gave; waits for the device, but for no rank."""
         return [
-            Changed(name=name, rank=rank, written=written)
-            for rank, rows in zip(global_ranks(group), everyone, strict=True)
-            for name, written in rows
+            Changed(name=name, rank=rank, written=kind == 2)
+            for rank, row in zip(global_ranks(group), table.tolist(), strict=True)
+            for (name, _), kind in zip(self._named, row, strict=True)
+            if kind
         ]
 
     def _digests(self) -> torch.Tensor:

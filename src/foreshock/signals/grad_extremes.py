@@ -46,7 +46,9 @@ class _AttachedExtremes(Attached):
 
     def measure(self, moment: Moment) -> torch.Tensor:
         device = self._sampling.device
-        grads = [gradient_of(parameter) for parameter in self._parameters]
+        grads: list[Any] = []
+        if self._exact or self._count:
+            grads = [gradient_of(parameter) for parameter in self._parameters]
         factor = moment.true_factor
         if self._exact:
             none = torch.zeros((), device=device)
