@@ -49,6 +49,7 @@ test-all: test
 	$(PYTEST) -m slow
 
 proof: $(STAMP)
+	$(PYTEST) -m proof
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
 	$(BIN)/python -m benchmarks.detection --synthetic --json docs/measurements/detection-synthetic.json
 	$(BIN)/python -m tools.fuzz_readers --minutes $(FORESHOCK_FUZZ_MINUTES)

@@ -92,7 +92,15 @@ def _on_average(measured: Measured, name: str, figure: Callable[[Pair], float]) 
         if (cover := _cover(kind, kinds)) is not None:
             weights[cover] += shares[kind]
     total = sum(weights[kind] * statistics.median(values) for kind, values in kinds.items())
-    return total / sum(weights.values())
+    return total / sum(weights.values()) + (_rare(measured, name) if figure in _WHOLES else 0.0)
+
+
+def _rare(measured: Measured, name: str) -> float:
+    """What is due too seldom to be met, timed on its own, by its share of the steps."""
+    plain = statistics.median(pair.plain.whole for pair in measured.pairs["plain"])
+    source = "full" if name == "guard" else name  # the Guard measures the same
+    rare = measured.facts.get(source, {}).get("rare_secs", {}).values()
+    return sum(100 * secs / plain / every for secs, every in rare)
 
 
 def _never_due(measured: Measured, name: str) -> dict[str, list[str]]:
@@ -177,3 +185,7 @@ def table(result: dict[str, Any]) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+_WHOLES = (_whole, _gross, _net)
+"""Figures that hold everything."""

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.overhead.clock import Clock, Spent
 from benchmarks.overhead.monitor import MONITOR, SHARED, Monitor
-from benchmarks.overhead.ours import due, period
+from benchmarks.overhead.ours import due, period, without_rare
 from benchmarks.overhead.training import CLIP, Training, clip_gradients
 from foreshock import recipes
 from foreshock.guard import Guard
@@ -83,7 +83,7 @@ class GuardLoop:
 
     def __init__(self, training: Training, clock: Clock, folder: Path) -> None:
         self._training, self._clock = training, clock
-        self.recipe = recipes.watching("full")
+        self.recipe = without_rare(recipes.watching("full"))
         clock.begin()
         with clock.catching_hooks(), clock.part(MONITOR):
             self.guard = Guard(

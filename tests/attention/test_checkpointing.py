@@ -116,6 +116,30 @@ def test_checkpointing_inside_the_module(reentrant: bool, rows: int) -> None:
     assert tap.status() == {"a": "log-sum-exp"}
 
 
+def test_checkpointing_that_begins_later() -> None:
+    """The way through the graph is known by then."""
+    counts = []
+    module, x = Fused(is_causal=True), torch.randn(2, 20, 16, requires_grad=True)
+    tap = AttentionTap([("a", module)], CPU)
+
+    def within(y: Tensor) -> Tensor:
+        return checkpoint(module, y, use_reentrant=False) * one
+
+    one = torch.ones((), requires_grad=True)
+    for _ in range(4):
+        module(x).sum().backward()
+    for _ in range(2):
+        checkpoint(within, x, use_reentrant=True).sum().backward()
+        counts.append(tap.num_measured[0])
+        checkpoint(within, x, use_reentrant=False).sum().backward()
+        counts.append(tap.num_measured[0])
+        checkpoint(module, x, use_reentrant=True).sum().backward()
+        counts.append(tap.num_measured[0])
+        module(x).sum().backward()
+        counts.append(tap.num_measured[0])
+    assert counts == list(range(5, 13))
+
+
 def test_hooks_that_allow_one_unpacking_are_not_touched() -> None:
     """As offloading does: what is unpacked is gone."""
 

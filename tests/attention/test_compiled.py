@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
@@ -20,8 +21,10 @@ CAUSAL = partial(Fused, is_causal=True)
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:
+    """No graphs of other tests; nor cached on disk, where torch 2.13 loses views after a break."""
     torch._dynamo.reset()
-    yield
+    with torch._inductor.config.patch(force_disable_caches=True):
+        yield
     torch._dynamo.reset()
 
 

@@ -416,6 +416,17 @@ def test_a_frozen_attention_is_measured_as_well() -> None:
     assert tap.read_and_reset().isfinite().all()
 
 
+def test_a_module_frozen_later_is_measured_again() -> None:
+    module, x = Fused(), torch.randn(2, 20, 16)
+    tap = tapped(module)
+    for _ in range(3):
+        module(x)
+    module.requires_grad_(False)
+    for _ in range(3):
+        module(x)
+    assert tap.num_measured == (5,)  # the first after the change passes unseen
+
+
 def test_a_shared_module_counts_every_call() -> None:
     module = Fused()
     tap = tapped(module)

@@ -34,7 +34,6 @@ from tests.watching.trainings import (
 )
 
 STEPS = 12
-NOISE = ("grad_zero_share", "clip_share")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -215,8 +214,8 @@ COMPILED: dict[str, Any] = {
     [
         ("aot_eager", "plain", STEPS),
         pytest.param("aot_eager", "blocks checkpointed", STEPS, marks=pytest.mark.slow),
-        pytest.param("inductor", "plain", 50, marks=pytest.mark.slow),
-        pytest.param("inductor", "blocks checkpointed", 50, marks=pytest.mark.slow),
+        pytest.param("inductor", "plain", 6, marks=pytest.mark.slow),
+        pytest.param("inductor", "blocks checkpointed", 6, marks=pytest.mark.slow),
     ],
 )
 def test_compiled(backend: str, kind: str, steps: int) -> None:
@@ -230,7 +229,7 @@ def test_compiled(backend: str, kind: str, steps: int) -> None:
         assert kind != "plain" and "attention_logit" in name, missing
         assert other.notes
         del plain.readings[name], other.readings[name]
-    rel = 1e-5 if backend == "aot_eager" else 1e-3  # its kernels round otherwise, and that grows
+    rel = 1e-5 if backend == "aot_eager" else 1e-4  # its kernels round otherwise, and that grows
     assert_same_readings(plain, other, rel=rel, floor=1e-6)
 
 

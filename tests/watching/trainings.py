@@ -87,7 +87,7 @@ class Training:
     scale: float | None = None
     micro_steps: int = 1
     clip: float | None = None
-    steps: int = 30
+    steps: int = 16
     bad_steps: tuple[int, ...] = ()
     bf16: bool = False
 
@@ -245,7 +245,7 @@ def traces_of(model: nn.Module) -> dict[str, Any]:
         f"{name} {key}": dict(value) if isinstance(value, dict) and "hooks" in key else None
         for name, module in model.named_modules()
         for key, value in vars(module).items()
-        if key != "_is_torch_compile"  # torch.compile's own
+        if key not in ("_is_torch_compile", "_compiled_call_impl")  # torch.compile's own
     }
     found |= {f"{name} class": type(module) for name, module in model.named_modules()}
     found |= {

@@ -143,6 +143,10 @@ class ModuleTap:
             node = None if start is None else start.grad_fn
             if node is not None:
                 self._burst.add(self._place, self._from_graph, node)
+            elif torch.is_grad_enabled():
+                self._path = None  # frozen since: the next forward is intercepted
+            else:
+                self._measured_before = False
 
     @_disable_dynamo
     def unwind(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -283,6 +287,7 @@ class ModuleTap:
     def _fail(self, error: Exception) -> None:
         """Never break training: measure this module no more, and say why."""
         first = str(error).strip().partition("\n")[0]
+        self._path = None
         self._failure = f"not observed: measuring failed with {type(error).__name__}: {first}"
 
     def status(self) -> str:

@@ -28,6 +28,9 @@ from foreshock.core.signal import (
 from foreshock.norms import local
 from foreshock.taps import Tap
 
+_CPU_TOGETHER, _TOGETHER = 1 << 17, 1 << 24
+"""Logits looked at together: 0.5 MB in fp32 on a CPU, 64 MB elsewhere."""
+
 
 class _AttachedOutput(Attached):
     series = tuple(
@@ -55,7 +58,8 @@ class _AttachedOutput(Attached):
         rows = logits.reshape(-1, logits.shape[-1])
         every = min(1 if self._signal.exact else self._signal.every_rows, len(rows))
         rows = rows[self._clock.step % every :: every]
-        largest, log_z, entropy = _of_rows(rows if rows.dtype == torch.float64 else rows.float())
+        parts = [_of_rows(part) for part in rows.split(_num_together(rows))]
+        largest, log_z, entropy = map(torch.cat, zip(*parts, strict=True))
         sums = (largest.amax(), log_z.sum(), log_z.abs().amax(), entropy.sum())
         now = torch.stack([one.to(self._found) for one in sums])
         before = self._found
@@ -87,11 +91,17 @@ class _AttachedOutput(Attached):
         self._tap.close()
 
 
+def _num_together(rows: torch.Tensor) -> int:
+    """Rows to look at together: their intermediate results stay in the cache, or small."""
+    return max(1, (_CPU_TOGETHER if rows.is_cpu else _TOGETHER) // rows.shape[-1])
+
+
 def _of_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Largest logit, log Z and entropy of each row of logits `[R, V]`, `[R]` each.
 
     All relative to the largest logit: the difference of two large numbers keeps few digits.
     """
+    rows = rows if rows.dtype == torch.float64 else rows.float()
     largest = rows.amax(dim=-1)
     below = (rows - largest[:, None]).clamp_(min=-1e30)  # of -Inf, so that 0 * -Inf is 0
     shares = torch.exp(below)
@@ -105,7 +115,7 @@ def _of_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 class OutputLogitsSignal(Signal):
     """Largest output logit, log Z (mean and largest magnitude) and entropy of the prediction.
 
-    Of the head's output in training forwards, over every eighth row, another set each step;
+    Of the head's output in training forwards, over every sixteenth row, another set each step;
     `exact` takes all. Means are then a sample: over n rows, 95 % err by less than 2 / sqrt(n) of
     the rows' standard deviation (measured). The largest values are lower bounds. An entropy is
     right to 1e-5 of itself or 2e-6 nats, whichever is more. A head that is fused with the loss
@@ -122,9 +132,9 @@ class OutputLogitsSignal(Signal):
     name: ClassVar[str] = "output_logits"
     unit: ClassVar[str] = "nats"
     phase: ClassVar[Phase] = Phase.GRADIENT
-    passes: ClassVar[str] = "four over an eighth of the logits"
+    passes: ClassVar[str] = "four over a sixteenth of the logits"
     exact: bool = False
-    every_rows: int = 8
+    every_rows: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
