@@ -137,6 +137,8 @@ class Sampling:
         self._taken: set[str] = set()
         self._true_factor: Any = 1.0
         self._versions: list[tuple[int, int, int]] | None = None
+        kinds = (torch.Tensor, torch.nn.Parameter)
+        self._plain = [type(one) in kinds and not one.is_complex() for one in self._parameters]
         self._scratch: list[torch.Tensor] = []
 
     @classmethod
@@ -251,8 +253,12 @@ class Sampling:
 
     def _present_versions(self) -> list[tuple[int, int, int]]:
         # An operation on a DTensor is counted by the DTensor, one on its part by the part.
-        pairs = [(one, local(one)) for one in self._parameters]
-        return [(one._version, part._version, part.data_ptr()) for one, part in pairs]
+        return [
+            (one._version, one._version, one.data_ptr())
+            if plain
+            else (one._version, (part := local(one))._version, part.data_ptr())
+            for one, plain in zip(self._parameters, self._plain, strict=True)
+        ]
 
     def _swap(self, moment: Moment, there: str, here: str) -> None:
         """What was taken under one name now counts as taken under another."""
@@ -306,7 +312,7 @@ class Sampling:
                 found.append(place.view(one.to_dense()))
                 continue
             kept = known[at]
-            part = local(one)
+            part = one if self._plain[at] else local(one)
             if kept is None or kept[0] != part.data_ptr() or not part.is_contiguous():
                 kept = (part.data_ptr(), place.view(one))
                 known[at] = kept

@@ -47,12 +47,11 @@ class Watch:
     attaching and detaching, since it would not notice hooks. On several ranks every rank must
     watch; values are those of all of them, joined in one collective a step.
 
-    Two things can be rounded otherwise than without. Inductor does not round what it fuses, and
-    a 16-bit activation that is looked at ends a fusion: where a whole model with 16-bit weights
-    is one graph, leave out `activations` and `activation_norm`, compile by blocks, or set
-    `torch._inductor.config.emulate_precision_casts`, to train bit by bit as without (fp32
-    weights, also under autocast, always do). And torch keeps its fast path for *evaluating*
-    `nn.TransformerEncoder` from modules with hooks.
+    Two things can round otherwise than without. Inductor does not round what it fuses, and a
+    16-bit activation that is looked at ends a fusion: if a whole model with 16-bit weights is one
+    graph, compile by blocks, leave out `activations` and `activation_norm`, or set
+    `torch._inductor.config.emulate_precision_casts`; autocast is not touched. And torch's fast
+    path for *evaluating* `nn.TransformerEncoder` is not taken by modules with hooks.
 
     Args:
         model: the module that is trained, wrapped or not.

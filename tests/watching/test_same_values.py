@@ -222,6 +222,8 @@ def test_compiled(backend: str, kind: str, steps: int) -> None:
     """Bounds of attention are the same; exact rows and samples are not to be had in a graph."""
     recipe = everything(exact_every_steps=0)
     how = Training(build=COMPILED[kind], steps=steps)
+    if backend == "inductor":  # rounds otherwise, and Adam makes much of small gradients
+        how.optimizer = partial(torch.optim.SGD, lr=0.1)
     plain = train(how, recipe)
     other = train(dataclasses.replace(how, wrap=compiled(backend)), recipe)
     missing = [name for name, found in other.readings.items() if not found and plain.readings[name]]
@@ -229,7 +231,7 @@ def test_compiled(backend: str, kind: str, steps: int) -> None:
         assert kind != "plain" and "attention_logit" in name, missing
         assert other.notes
         del plain.readings[name], other.readings[name]
-    rel = 1e-5 if backend == "aot_eager" else 1e-4  # its kernels round otherwise, and that grows
+    rel = 1e-5 if backend == "aot_eager" else 1e-4
     assert_same_readings(plain, other, rel=rel, floor=1e-6)
 
 

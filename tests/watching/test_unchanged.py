@@ -265,12 +265,10 @@ def test_two_hundred_compiled_steps() -> None:
 
 
 @pytest.mark.slow
-def test_bf16_weights_under_inductor_rounding_as_eager_code_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bf16_weights_under_inductor_rounding_as_eager_code_does() -> None:
     """Else what is fused is not rounded, and looking at it changes what is fused."""
-    monkeypatch.setattr("torch._inductor.config.emulate_precision_casts", True)
-    check_compiled("compiled, bf16 weights", "inductor", "watched before", 81)
+    with torch._inductor.config.patch(emulate_precision_casts=True):
+        check_compiled("compiled, bf16 weights", "inductor", "watched before", 81)
 
 
 @pytest.mark.slow

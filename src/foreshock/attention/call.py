@@ -1,12 +1,10 @@
 """One call of attention, and the kernels that keep its log-sum-exp."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _KERNELS = frozenset(
     {
@@ -65,21 +63,6 @@ def local(tensor: Tensor) -> Tensor:
 def is_plain(tensor: Tensor) -> bool:
     """Whether it holds values here: not a fake tensor, nor another subclass."""
     return type(tensor) in (Tensor, nn.Parameter)
-
-
-@contextmanager
-def unseen(device_type: str) -> Iterator[None]:
-    """Compute without autograd, autocast and whatever mode watches the program's operators.
-
-    Selective checkpointing counts operators: ours must not be among them.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if torch.is_autocast_enabled(device_type):
-            stack.enter_context(torch.autocast(device_type, enabled=False))
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        yield
 
 
 @final

@@ -13,11 +13,11 @@ from torch.utils.hooks import RemovableHandle
 
 from foreshock.attention import compiled, graph, rows
 from foreshock.attention.burst import Burst
-from foreshock.attention.call import Call, is_plain, local, saved_tensor_hooks, unseen
+from foreshock.attention.call import Call, is_plain, local, saved_tensor_hooks
 from foreshock.attention.interception import Interception, remove
 from foreshock.attention.logsumexp import FEW_KEYS, per_row, with_hidden_nan
 from foreshock.attention.record import Record
-from foreshock.taps import is_paused
+from foreshock.taps import apart, is_paused
 
 _UNSEEN = (
     "not observed: no forward in training reached it (if it is compiled, watch it before, or "
@@ -268,7 +268,7 @@ class ModuleTap:
     def _measuring(self, kind: str, tensor: Tensor) -> Iterator[bool]:
         """Measure apart from the program, and never break it; False where there is nothing."""
         try:
-            with unseen(tensor.device.type):
+            with apart(tensor.device.type):
                 begun = is_plain(local(tensor)) and tensor.numel() > 0
                 yield begun
             if begun:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from foreshock.attention.call import unseen
 from foreshock.attention.compiled import fold_heads, new_row
 from foreshock.attention.logsumexp import bounds, log_keys
+from foreshock.taps import apart
 
 # Log-sum-exps wait for each other so that one pass serves many layers; this many are held.
 _MAX_PENDING = 16
@@ -130,7 +130,7 @@ class Record:
         """Reduce the log-sum-exps that wait."""
         for group in self._pending.values():
             if torch._C._len_torch_dispatch_stack():
-                with unseen(group.rows[0].device.type):
+                with apart(group.rows[0].device.type):
                     found = group.reduced()
             else:
                 found = group.reduced()
