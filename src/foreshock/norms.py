@@ -70,22 +70,6 @@ def largest_magnitudes(tensors: Sequence[torch.Tensor], device: torch.device) ->
     return torch.stack(found)
 
 
-def size_and_peak(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Root mean square, `[]` in fp64, and the largest magnitude in the largest row, `[]`.
-
-    Rows are those of the last dimension; the largest is that of the largest norm, so that the
-    magnitude is a lower bound of the whole tensor's: for one pass in all. NaN if an entry is.
-    """
-    real = local(tensor)
-    rows = real.reshape(-1, real.shape[-1]) if real.ndim > 1 else real.reshape(1, -1)
-    narrow = real.is_cpu and real.dtype in _NARROW and rows.shape[1] <= _ROW
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32 if narrow else torch.float64)
-    size = torch.linalg.vector_norm(norms, dtype=torch.float64) / real.numel() ** 0.5
-    if narrow and not _LOWEST <= float(size) <= _HIGHEST:
-        size = root_mean_square(real)
-    return size, rows.index_select(0, norms.argmax().reshape(1)).abs().amax()
-
-
 def root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
     """Root mean square of a tensor with elements, `[]` in fp64; non-finite if an entry is.
 

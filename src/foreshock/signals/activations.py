@@ -27,7 +27,7 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
-from foreshock.norms import local, size_and_peak
+from foreshock.norms import local, root_mean_square
 from foreshock.taps import Tap
 
 
@@ -46,12 +46,10 @@ class _Gathered:
             return
         value = local(found)
         rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value.reshape(-1, 1)
-        size, largest = size_and_peak(value)
-        if signal.exact:
-            low, high = torch.aminmax(rows)
-            largest = torch.maximum(-low, high)
-        self.sizes.append(size)
-        self.largest.append(largest)
+        every = 1 if signal.exact else signal.every_tokens
+        self.sizes.append(root_mean_square(value))
+        low, high = torch.aminmax(rows[owner.clock.step % min(every, len(rows)) :: every])
+        self.largest.append(torch.maximum(-low, high))
         if signal.channels:
             peaks = torch.linalg.vector_norm(rows, torch.inf, dim=0).to(torch.float32)
             self.peaks = peaks if self.peaks is None else torch.maximum(self.peaks, peaks)
@@ -145,12 +143,13 @@ def _dead(peaks: torch.Tensor) -> torch.Tensor:
 class ActivationsSignal(Signal):
     """Root mean square and largest magnitude of each block's output and the last norm's.
 
-    The first is exact. The second is that of the token with the largest norm, which is a lower
-    bound and usually the truth; `exact` looks at all. Mean of squares over micro-steps and
+    The first is exact. The second looks at every eighth token, another set each step, so
+    that it is a lower bound; `exact` looks at all. Mean of squares over micro-steps and
     ranks. A block that did not run in a step has no value.
 
     Args:
         exact: look at every token for the largest magnitude.
+        every_tokens: else, at one token in this many.
         channels: also record the share of channels that are zero for every token of the step
             (dead), and of those whose peak is `saturated_ratio` times the median peak.
         saturated_ratio: our choice: outlier channels of trained models stand above 20 times.
@@ -161,10 +160,15 @@ class ActivationsSignal(Signal):
     name: ClassVar[str] = "activations"
     unit: ClassVar[str] = "1"
     phase: ClassVar[Phase] = Phase.GRADIENT
-    passes: ClassVar[str] = "one over each block's output; two if exact"
+    passes: ClassVar[str] = "one over each block's output, an eighth for the largest magnitude"
     exact: bool = False
+    every_tokens: int = 8
     channels: bool = False
     saturated_ratio: float = 20.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least(1, "every_tokens")
 
     @property
     def exactness(self) -> Exactness:  # pyright: ignore[reportIncompatibleVariableOverride]
