@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed
 
 from foreshock.anatomy import anatomy_of
 from foreshock.core.errors import ConfigError
@@ -13,7 +12,7 @@ from foreshock.core.meter import Meter
 from foreshock.core.names import module_group
 from foreshock.core.signal import Reduction, Site
 from foreshock.ranks.collective import Kind, reduce_partials
-from foreshock.ranks.exchange import exchange
+from foreshock.ranks.exchange import exchange, num_ranks
 from foreshock.ranks.placement import is_distributed, num_copies
 
 
@@ -46,7 +45,7 @@ def site_of(
         ConfigError: a pattern of `parts` matches nothing.
     """
     anatomy = anatomy_of(model, parts or {})
-    world = num_ranks()
+    world = num_ranks(None)
     sharded = tuple(is_distributed(parameter) for _, parameter in parameters)
     return Site(
         model=model,
@@ -66,13 +65,6 @@ def site_of(
         anatomy=anatomy,
         meter=meter,
     )
-
-
-def num_ranks() -> int:
-    """Ranks that train together: those of the default process group, else 1."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return 1
 
 
 def agree(

@@ -91,6 +91,19 @@ def root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
     return norm / real.numel() ** 0.5
 
 
+def row_norms(rows: torch.Tensor) -> torch.Tensor:
+    """L2 norm of each short row of `[R, K]`, `[R]` in fp64, right over the whole range."""
+    if not rows.is_cpu or rows.dtype == torch.float64:
+        return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(rows, dim=1).to(torch.float64)
+    known = norms.numpy()
+    beyond = np.flatnonzero(~((known >= _LOWEST) & (known <= _HIGHEST)))
+    if len(beyond):
+        places = torch.from_numpy(beyond)
+        norms[places] = torch.linalg.vector_norm(rows[places], dim=1, dtype=torch.float64)
+    return norms
+
+
 def _by_rows(tensors: list[torch.Tensor]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Norms `[N]` of tensors on the CPU, with fp32 inside rows and fp64 across them."""
     flat = [tensor.reshape(-1) for tensor in tensors]

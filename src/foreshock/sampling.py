@@ -16,12 +16,11 @@ import numpy as np
 import torch
 
 from foreshock.core.signal import Moment, Site
-from foreshock.norms import local
+from foreshock.norms import local, row_norms
 from foreshock.ranks.placement import laid_out_like, local_part
 
 NUM_RUNS, RUN = 256, 16
 _ROW = 512
-_LOWEST, _HIGHEST = 1e-12, 1e18
 _SHARED = "sampling"
 
 
@@ -210,7 +209,7 @@ class Sampling:
 
     def norms(self, values: torch.Tensor) -> torch.Tensor:
         """L2 norm of each parameter's whole tensor, estimated from its sample, `[P]` in fp64."""
-        return (self.sums(self._row_norms(values).square()) * self.scale).sqrt()
+        return (self.sums(row_norms(values).square()) * self.scale).sqrt()
 
     def totals(self, values: torch.Tensor) -> torch.Tensor:
         """Sum over each parameter's whole tensor, estimated from its sample, `[P]` in fp64."""
@@ -236,20 +235,6 @@ class Sampling:
         """Largest magnitude in each parameter's sample, `[P]` in fp64; NaN if there is one."""
         rows = torch.abs(values, out=self.scratch()).amax(dim=1).to(torch.float64)
         return torch.segment_reduce(rows, "max", lengths=self._num_rows, initial=0.0)
-
-    def _row_norms(self, values: torch.Tensor) -> torch.Tensor:
-        """L2 norm of each row, `[R]` in fp64. As in `norms.l2_norms`: on a CPU in fp32, and what
-        leaves its range again in fp64.
-        """
-        if not values.is_cpu or values.dtype == torch.float64:
-            return torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
-        rows = torch.linalg.vector_norm(values, dim=1).to(torch.float64)
-        known = rows.numpy()
-        beyond = np.flatnonzero(~((known >= _LOWEST) & (known <= _HIGHEST)))
-        if len(beyond):
-            places = torch.from_numpy(beyond)
-            rows[places] = torch.linalg.vector_norm(values[places], dim=1, dtype=torch.float64)
-        return rows
 
     def _present_versions(self) -> list[tuple[int, int, int]]:
         # An operation on a DTensor is counted by the DTensor, one on its part by the part.

@@ -101,9 +101,7 @@ class Update:
 
     def clip_factor(self, grad_norm: torch.Tensor) -> "torch.Tensor | float":
         """What clipping multiplies gradients by, `[]`, from the norm before it; 1 without."""
-        if self._clip is None:
-            return 1.0
-        return (self._clip / (grad_norm + 1e-6)).clamp(max=1.0)
+        return 1.0 if self._clip is None else clip_factor(self._clip, grad_norm)
 
     def commit_or_skip(
         self, grad_norm: torch.Tensor, gate_limit: float, lr_factor: float
@@ -167,9 +165,7 @@ class Update:
     def _clip_gradients(self, grad_norm: torch.Tensor) -> None:
         if self._clip is None:
             return
-        coefficient = self.clip_factor(grad_norm)
-        assert isinstance(coefficient, torch.Tensor)
-        self.multiply_gradients(coefficient)
+        self.multiply_gradients(clip_factor(self._clip, grad_norm))
 
     def multiply_gradients(self, factor: torch.Tensor) -> None:
         """Multiply every gradient by a number `[]` in place."""
@@ -197,6 +193,11 @@ class Update:
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
+
+
+def clip_factor(max_norm: float, grad_norm: torch.Tensor) -> torch.Tensor:
+    """What gradients of this norm are multiplied by, `[]`, as `clip_grad_norm_` does."""
+    return (max_norm / (grad_norm + 1e-6)).clamp(max=1.0)
 
 
 def trained_parameters(

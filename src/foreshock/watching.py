@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foreshock.attachment import agree, join, num_ranks, site_of
+from foreshock.attachment import agree, join, site_of
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ConfigError, LoopError
 from foreshock.core.meter import Meter
@@ -16,8 +16,9 @@ from foreshock.core.reading import Reading
 from foreshock.core.signal import Attached, Level, Moment, Signal
 from foreshock.observation import Observation
 from foreshock.ranks.canary import Canary
+from foreshock.ranks.exchange import num_ranks
 from foreshock.recipes import Recipe, watching
-from foreshock.update import Update, trained_parameters
+from foreshock.update import Update, clip_factor, trained_parameters
 from foreshock.watch_record import WatchRecord
 
 NORMS, DETECTORS, STORAGE, PACKING = "norms", "detectors", "storage", "packing"
@@ -123,8 +124,7 @@ class Watch:
         self._update = Update(optimizer, parameters)
         signals = tuple(one for one in recipe.signals if with_loss or one.name != LOSS.name)
         self._with_loss, self._per_sample = with_loss, per_sample
-        ranks = num_ranks()
-        self._site = site
+        self._site, ranks = site, num_ranks(None)
         self._device = parameters[0][1].device
         if ranks > 1:
             said = [*map(repr, signals), *(path for path, _ in site.parameters)]
@@ -213,7 +213,7 @@ class Watch:
         if self._early.grad_norm is None:
             self._early.grad_norm = self._update.total_norm(self._early.grad_norms)
         total = self._early.grad_norm
-        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        factor = clip_factor(max_norm, total)
         with torch.no_grad():
             self._update.multiply_gradients(factor)
         self._early.clip, self._early.true_factor = max_norm, 1.0 / factor

@@ -21,6 +21,7 @@ from foreshock.anatomy.parts import Anatomy, AttentionPart, Block, Role
 from foreshock.anatomy.stacks import find_blocks
 from foreshock.anatomy.tree import Node, Tree, tree_of
 from foreshock.core.names import module_group
+from foreshock.core.signal import Site
 
 _NOTHING: Mapping[str, str | Sequence[str]] = {}
 
@@ -86,6 +87,11 @@ def anatomy_of(
         _tied=_tied_to(tree, embeddings),
         _blocks=frozenset(block.plain for block in blocks),
     )
+
+
+def anatomy_at(site: Site) -> Anatomy:
+    """The parts of the model that signals are attached to, found if they are not yet."""
+    return site.anatomy if site.anatomy is not None else anatomy_of(site.model)
 
 
 def _single(named: Mapping[str, Sequence[Node]], key: str) -> Node | None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from foreshock.core.names import series_name
+
 Values = npt.NDArray[np.float64]
 
 
@@ -26,6 +28,14 @@ class Groups:
         self._places = np.array([place[group] for group in groups], dtype=np.intp)
         self.sizes = self.sums(np.asarray(sizes, dtype=np.float64))
         """Elements of each group, `[G]`."""
+
+    def each(self, signal: str) -> list[str]:
+        """Series of a signal, one a group, `[G]`."""
+        return [series_name(signal, name) for name in self.names]
+
+    def whole_and_each(self, signal: str) -> list[str]:
+        """Series of a signal for the whole model, then one a group, `[1 + G]`."""
+        return [series_name(signal), *self.each(signal)]
 
     def sums(self, values: Values) -> Values:
         """Sum a quantity of parameters `[P]` over each group, `[G]`; NaN and Inf stay visible."""

@@ -100,56 +100,10 @@ NUM_CHANGED_SHARDS = SignalName(
 LOSS_SPREAD = SignalName("loss_spread", "nats", "largest less smallest loss of a rank")
 RANK_OF_LARGEST_LOSS = SignalName("rank_of_largest_loss", "1", "rank with the largest loss")
 
-STANDARD: tuple[SignalName, ...] = (
-    LOSS,
-    LOSS_SMOOTHED,
-    GRAD_NORM,
-    NUM_NONFINITE_GRADS,
-    ACTIVATION_NORM,
-    PARAM_NORM,
-    UPDATE_RATIO,
-    LR,
-    LOSS_SCALE,
-    CLIP_SHARE,
-    GRAD_SHARE,
-    GRAD_RMS_TO_EPS,
-    GRAD_ABSMAX,
-    NUM_NONFINITE_ENTRIES,
-    LOSS_LARGEST_SAMPLE,
-    LOSS_SAMPLE_STD,
-    PARAM_GROWTH,
-    UPDATE_NORM,
-    LOST_UPDATE_SHARE,
-    FIRST_MOMENT_NORM,
-    SECOND_MOMENT_RMS,
-    RMS_T,
-    NUM_NONFINITE_MOMENTS,
-    NUM_UPDATES,
-    ACTIVATION_RMS,
-    ACTIVATION_ABSMAX,
-    DEAD_CHANNEL_SHARE,
-    SATURATED_CHANNEL_SHARE,
-    MAX_ATTENTION_LOGIT,
-    MAX_ATTENTION_LOGIT_FLOOR,
-    ATTENTION_ENTROPY,
-    MAX_OUTPUT_LOGIT,
-    LOG_Z,
-    LOG_Z_ABSMAX,
-    OUTPUT_ENTROPY,
-    LOSS_SCALE_LOG2,
-    OVERFLOW_SHARE,
-    UNDERFLOW_SHARE,
-    GRAD_ZERO_SHARE,
-    FIRST_MOMENT_NORM_EXACT,
-    SECOND_MOMENT_NORM,
-    NUM_NONFINITE_MOMENTS_EXACT,
-    WEIGHTS_DIGEST,
-    OPTIMIZER_DIGEST,
-    NUM_DESYNCED,
-    NUM_CHANGED_SHARDS,
-    LOSS_SPREAD,
-    RANK_OF_LARGEST_LOSS,
+STANDARD: tuple[SignalName, ...] = tuple(
+    name for name in tuple(globals().values()) if isinstance(name, SignalName)
 )
+"""Every name above."""
 
 
 def series_name(signal: str, scope: str = GLOBAL) -> str:

@@ -139,6 +139,16 @@ class Site:
         """The function, timed under a signal's name if anybody asks for the cost."""
         return function if self.meter is None else self.meter.wrap(name, function)
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the loss is scaled."""
+        return self.scaler is not None and bool(self.scaler.is_enabled())
+
+    def loss_scale(self) -> Any:
+        """The present loss scale: a tensor `[]` if there is one, since a number is waited for."""
+        scale = getattr(self.scaler, "_scale", None)
+        return scale if hasattr(scale, "device") else self.scaler.get_scale()
+
     def group_table(self) -> Groups:
         """The module groups of the parameters, and how norms are summed over them."""
         groups = self.groups or tuple(module_group(path) for path, _ in self.parameters)

@@ -6,13 +6,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from foreshock.anatomy import anatomy_of
+from foreshock.anatomy import anatomy_at
 from foreshock.core.names import ACTIVATION_NORM, GLOBAL, series_name
 from foreshock.core.signal import (
     MISSING,
     Attached,
     Exactness,
-    Level,
     Moment,
     Phase,
     Reduction,
@@ -82,10 +81,9 @@ class ActivationNormSignal(Signal):
     phase: ClassVar[Phase] = Phase.GRADIENT
     exactness: ClassVar[Exactness] = Exactness.EXACT
     passes: ClassVar[str] = "one over the last norm layer's input"
-    level: ClassVar[Level] = Level.STANDARD
 
     def attach(self, site: Site) -> Attached | None:
-        anatomy = site.anatomy if site.anatomy is not None else anatomy_of(site.model)
+        anatomy = anatomy_at(site)
         if anatomy.last_norm is None:
             return None
         path = anatomy.last_norm

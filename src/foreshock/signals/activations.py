@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from foreshock.anatomy import anatomy_of
+from foreshock.anatomy import anatomy_at
 from foreshock.core.names import (
     ACTIVATION_ABSMAX,
     ACTIVATION_RMS,
@@ -176,7 +176,7 @@ class ActivationsSignal(Signal):
         return Exactness.EXACT if self.exact else Exactness.BOUND
 
     def attach(self, site: Site) -> Attached | None:
-        anatomy = site.anatomy if site.anatomy is not None else anatomy_of(site.model)
+        anatomy = anatomy_at(site)
         paths = [block.path for block in anatomy.blocks]
         if anatomy.last_norm is not None:
             paths.append(anatomy.last_norm)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from foreshock.anatomy import anatomy_of
+from foreshock.anatomy import anatomy_at
 from foreshock.attention.tap import AttentionTap
 from foreshock.core.names import (
     ATTENTION_ENTROPY,
@@ -152,7 +152,7 @@ class AttentionLogitsSignal(Signal):
         self.require_at_least(1, "exact_rows", "sampled_rows")
 
     def attach(self, site: Site) -> Attached | None:
-        anatomy = site.anatomy if site.anatomy is not None else anatomy_of(site.model)
+        anatomy = anatomy_at(site)
         paths = [part.path for part in anatomy.attention_parts]
         if not paths:
             return None

@@ -18,6 +18,7 @@ from foreshock.core.signal import (
     Values,
 )
 from foreshock.norms import largest_magnitudes, local
+from foreshock.ranks.shares import Shares
 from foreshock.sampling import Sampling, gradient_of
 
 
@@ -29,19 +30,14 @@ class _AttachedExtremes(Attached):
         self._exact, self._count = signal.exact, signal.count_entries
         self._parameters = [parameter for _, parameter in site.parameters]
         self._sampling = Sampling.of(site)
-        names = self._groups.names
-        series = [series_name(GRAD_ABSMAX.name)]
-        series += [series_name(GRAD_ABSMAX.name, group) for group in names]
+        series = self._groups.whole_and_each(GRAD_ABSMAX.name)
         num = len(self._parameters)
-        sharded = any(site.sharded)
-        self.reductions = [Reduction.MAX if sharded else Reduction.SAME] * num
-        self._share: torch.Tensor | None = None
-        if sharded:
-            share = torch.tensor(site.share_of_copies, dtype=torch.float64)
-            self._share = share.square().to(self._sampling.device)
+        self._shares = Shares(site, self._sampling.device)
+        largest = Reduction.MAX if self._shares.are_sharded else Reduction.SAME
+        self.reductions = [largest] * num
         if self._count:
             series += [series_name(NUM_NONFINITE_ENTRIES.name, path) for path, _ in site.parameters]
-            self.reductions += [Reduction.SUM if sharded else Reduction.SAME] * num
+            self.reductions += [self._shares.counts_add_up] * num
         self.series = tuple(series)
 
     def measure(self, moment: Moment) -> torch.Tensor:
@@ -59,8 +55,7 @@ class _AttachedExtremes(Attached):
             factor, _ = self._sampling.factors(moment)
         parts = [largest * factor]
         if self._count:
-            counts = self._nonfinite(moment, grads)
-            parts.append(counts if self._share is None else counts * self._share)
+            parts.append(self._shares.of_counts(self._nonfinite(moment, grads)))
         return torch.cat(parts)
 
     def _nonfinite(self, moment: Moment, grads: list[Any]) -> torch.Tensor:

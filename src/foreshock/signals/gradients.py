@@ -26,6 +26,7 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
+from foreshock.ranks.shares import Shares
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -33,24 +34,20 @@ _LARGEST = float(np.finfo(np.float32).max)
 class _AttachedGradients(Attached):
     def __init__(self, site: Site, signal: "GradientSignal") -> None:
         self._groups = site.group_table()
-        names = self._groups.names
         self._clip = site.clip
         self._eps = _epsilon(site.optimizer)
         self._per_parameter = signal.per_parameter
         self.reductions = (*site.norm_reductions(), Reduction.SAME)
-        self._share: torch.Tensor | None = None
-        if any(site.sharded):
-            device = site.parameters[0][1].device
-            self._share = torch.tensor(site.share_of_copies, dtype=torch.float64, device=device)
+        self._shares = Shares(site, site.parameters[0][1].device)
         series = [
             series_name(GRAD_NORM.name),
             series_name(NUM_NONFINITE_GRADS.name),
             series_name(CLIP_SHARE.name),
-            *(series_name(GRAD_NORM.name, group) for group in names),
-            *(series_name(GRAD_SHARE.name, group) for group in names),
+            *self._groups.each(GRAD_NORM.name),
+            *self._groups.each(GRAD_SHARE.name),
         ]
         if self._eps:
-            series += [series_name(GRAD_RMS_TO_EPS.name, group) for group in names]
+            series += self._groups.each(GRAD_RMS_TO_EPS.name)
         if self._per_parameter:
             known = set(series)
             paths = [series_name(GRAD_NORM.name, path) for path, _ in site.parameters]
@@ -60,7 +57,7 @@ class _AttachedGradients(Attached):
 
     def measure(self, moment: Moment) -> torch.Tensor:
         clip = moment.clip if moment.clip is not None else self._clip
-        norms = moment.grad_norms if self._share is None else moment.grad_norms * self._share
+        norms = self._shares.of_norms(moment.grad_norms)
         limit = torch.full((1,), torch.inf if clip is None else clip, device=norms.device)
         # A finite norm that fp32 cannot hold must not look like one of a broken gradient.
         held = torch.where(torch.isfinite(norms), norms.clamp(max=_LARGEST), norms)

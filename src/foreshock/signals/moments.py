@@ -24,6 +24,7 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
+from foreshock.ranks.shares import Shares
 from foreshock.sampling import Sampling
 
 _FIRST = ("exp_avg", "momentum_buffer")
@@ -39,26 +40,16 @@ class _AttachedMoments(Attached):
         self._num = len(site.parameters)
         adaptive = _group_of(site.optimizer).get("betas") is not None
         self._has_second = adaptive or "alpha" in _group_of(site.optimizer)
-        scopes = ("", *self._groups.names)
         kinds = [FIRST_MOMENT_NORM]
         if self._has_second:
             kinds += [SECOND_MOMENT_RMS, RMS_T]
-        names = [
-            series_name(kind.name, scope) if scope else series_name(kind.name)
-            for kind in kinds
-            for scope in scopes
-        ]
         self.series = (
-            *names,
+            *(name for kind in kinds for name in self._groups.whole_and_each(kind.name)),
             series_name(NUM_NONFINITE_MOMENTS.name),
             series_name(NUM_UPDATES.name),
         )
         reductions = site.norm_reductions() * (3 if self._has_second else 1)
-        self._share: torch.Tensor | None = None
-        if any(site.sharded):
-            self._share = torch.tensor(
-                site.share_of_copies, dtype=torch.float64, device=self._sampling.device
-            )
+        self._shares = Shares(site, self._sampling.device)
         self.reductions = (*reductions, Reduction.SAME, Reduction.SAME)
 
     def prepare(self, moment: Moment) -> None:
@@ -77,8 +68,7 @@ class _AttachedMoments(Attached):
             else:
                 found += [sampling.totals(second).sqrt(), self._stale(moment, second)]
         broken = ~torch.isfinite(torch.stack(found[:2])).all(dim=0)
-        if self._share is not None:
-            found = [one * self._share for one in found]
+        found = [self._shares.of_norms(one) for one in found]
         count = broken.sum().to(torch.float64).reshape(1)
         return torch.cat([*found, count, self._num_updates().reshape(1).to(count)])
 
@@ -121,7 +111,7 @@ class _AttachedMoments(Attached):
                 sizes = self._groups.sizes
                 every = max(float(sizes.sum()), 1.0)
                 found += [[np.sqrt(whole / every)], np.sqrt(squares / np.maximum(sizes, 1))]
-        if self._share is not None:  # broken on any rank, which only the joined norms tell
+        if self._shares.are_sharded:  # broken on any rank, which only the joined norms tell
             partials[-2] = np.sum(~np.isfinite(per_kind[:2]).all(axis=0))
         return np.concatenate([*found, partials[-2:]])
 

@@ -25,6 +25,7 @@ from foreshock.core.signal import (
     Values,
 )
 from foreshock.norms import l2_norms
+from foreshock.ranks.shares import Shares
 
 _KEYS = (("exp_avg", "momentum_buffer"), ("exp_avg_sq", "square_avg", "sum"))
 
@@ -35,28 +36,16 @@ class _AttachedState(Attached):
         self._parameters = [parameter for _, parameter in site.parameters]
         self._device = self._parameters[0].device
         self._groups = site.group_table()
-        self._share: torch.Tensor | None = None
-        if any(site.sharded):
-            self._share = torch.tensor(site.share_of_copies, device=self._device)
+        self._shares = Shares(site, self._device)
         self.reductions = site.norm_reductions() * 2
-        scopes = self._groups.names
         self.series = (
-            *(
-                name
-                for kind in (FIRST_MOMENT_NORM_EXACT, SECOND_MOMENT_NORM)
-                for name in (
-                    series_name(kind.name),
-                    *(series_name(kind.name, one) for one in scopes),
-                )
-            ),
+            *self._groups.whole_and_each(FIRST_MOMENT_NORM_EXACT.name),
+            *self._groups.whole_and_each(SECOND_MOMENT_NORM.name),
             series_name(NUM_NONFINITE_MOMENTS_EXACT.name),
         )
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        norms = [self._norms(keys) for keys in _KEYS]
-        if self._share is not None:
-            norms = [one * self._share for one in norms]
-        return torch.cat(norms)
+        return torch.cat([self._shares.of_norms(self._norms(keys)) for keys in _KEYS])
 
     def _norms(self, keys: Sequence[str]) -> torch.Tensor:
         """Norm of the first of these states that each parameter has, `[P]`; 0 without."""

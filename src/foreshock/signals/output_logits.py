@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from foreshock.anatomy import anatomy_of
+from foreshock.anatomy import anatomy_at
 from foreshock.core.names import (
     LOG_Z,
     LOG_Z_ABSMAX,
@@ -146,7 +146,7 @@ class OutputLogitsSignal(Signal):
         return Exactness.EXACT if self.exact else Exactness.SAMPLED
 
     def attach(self, site: Site) -> Attached | None:
-        anatomy = site.anatomy if site.anatomy is not None else anatomy_of(site.model)
+        anatomy = anatomy_at(site)
         if anatomy.head is None:
             return None
         head = site.model.get_submodule(anatomy.head)

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from foreshock.core.groups import total_norm
-from foreshock.core.names import PARAM_GROWTH, PARAM_NORM, series_name
+from foreshock.core.names import PARAM_GROWTH, PARAM_NORM
 from foreshock.core.signal import Attached, Exactness, Moment, Phase, Signal, Site, Values
 from foreshock.norms import l2_norms
+from foreshock.ranks.shares import Shares
 
 
 class _AttachedParamNorm(Attached):
@@ -18,19 +19,15 @@ class _AttachedParamNorm(Attached):
         self._device = self._parameters[0].device
         self._groups = site.group_table()
         self.reductions = site.norm_reductions()
-        self._share = None
-        if any(site.sharded):
-            self._share = torch.tensor(site.share_of_copies, device=self._device)
+        self._shares = Shares(site, self._device)
         self._first: Values | None = None
         self.series = (
-            series_name(PARAM_NORM.name),
-            *(series_name(PARAM_NORM.name, group) for group in self._groups.names),
-            *(series_name(PARAM_GROWTH.name, group) for group in self._groups.names),
+            *self._groups.whole_and_each(PARAM_NORM.name),
+            *self._groups.each(PARAM_GROWTH.name),
         )
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        norms = l2_norms(self._parameters, self._device)
-        return norms if self._share is None else norms * self._share
+        return self._shares.of_norms(l2_norms(self._parameters, self._device))
 
     def finish(self, partials: Values, committed: bool) -> Values:
         groups = self._groups.norms(partials)

@@ -24,6 +24,7 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
+from foreshock.ranks.shares import Shares
 from foreshock.sampling import Sampling
 
 _FP16_SMALLEST_NORMAL = 2.0**-14
@@ -35,16 +36,12 @@ class _AttachedPrecision(Attached):
 
     def __init__(self, site: Site) -> None:
         self._sampling = Sampling.of(site)
-        self._scaler = site.scaler if site.scaler is not None and site.scaler.is_enabled() else None
-        self._share: torch.Tensor | None = None
-        kind = Reduction.SAME
-        if any(site.sharded):
-            share = torch.tensor(site.share_of_copies, dtype=torch.float64)
-            self._share = share.square().to(self._sampling.device)
-            kind = Reduction.SUM
+        self._site, self._is_scaled = site, site.is_scaled
+        self._shares = Shares(site, self._sampling.device)
+        kind = self._shares.counts_add_up
         self.reductions = [kind, kind]
         self.series = (series_name(GRAD_ZERO_SHARE.name),)
-        if self._scaler is not None:
+        if self._is_scaled:
             self.reductions = [kind, kind, kind, Reduction.SAME]
             names = (UNDERFLOW_SHARE, LOSS_SCALE_LOG2, OVERFLOW_SHARE)
             self.series = (*self.series, *(series_name(one.name) for one in names))
@@ -55,11 +52,8 @@ class _AttachedPrecision(Attached):
         grads = sampling.gradients(moment)
         zeros = sampling.num_sampled - sampling.num_nonzero(grads)
         found = [self._whole(sampling.num_sampled), self._whole(zeros)]
-        if self._scaler is not None:
-            scale = getattr(self._scaler, "_scale", None)  # get_scale() waits for the device
-            if not isinstance(scale, torch.Tensor):
-                scale = torch.tensor(float(self._scaler.get_scale()))
-            scale = scale.to(grads)
+        if self._is_scaled:
+            scale = torch.as_tensor(self._site.loss_scale()).to(grads)
             scaled = grads.abs() * (sampling.factors(moment)[0] * scale)
             found += [self._num(scaled < _FP16_SMALLEST_NORMAL), scale.to(torch.float64)]
         return torch.stack([one.reshape(()) for one in found])
@@ -70,13 +64,12 @@ class _AttachedPrecision(Attached):
 
     def _whole(self, sampled: torch.Tensor) -> torch.Tensor:
         """Entries of all whole gradients, of those in each one's sample: large ones weigh more."""
-        whole = sampled * self._sampling.scale
-        return (whole if self._share is None else whole * self._share).sum()
+        return self._shares.of_counts(sampled * self._sampling.scale).sum()
 
     def finish(self, partials: Values, committed: bool) -> Values:
         every = max(partials[0], 1.0)
         found = [partials[1] / every]
-        if self._scaler is not None:
+        if self._is_scaled:
             self._skipped.append(not committed)
             scale = partials[3]
             found += [

@@ -10,7 +10,6 @@ from foreshock.core.names import LOSS_SPREAD, RANK_OF_LARGEST_LOSS, series_name
 from foreshock.core.signal import (
     Attached,
     Exactness,
-    Level,
     Moment,
     Phase,
     Reduction,
@@ -50,7 +49,6 @@ class RankSpreadSignal(Signal):
     phase: ClassVar[Phase] = Phase.GRADIENT
     exactness: ClassVar[Exactness] = Exactness.EXACT
     passes: ClassVar[str] = "none"
-    level: ClassVar[Level] = Level.STANDARD
 
     def attach(self, site: Site) -> Attached | None:
         if num_ranks(None) == 1:

@@ -3,28 +3,20 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from foreshock.core.names import LOSS_SCALE, LR, series_name
 from foreshock.core.signal import Attached, Exactness, Level, Moment, Phase, Signal, Site
 
 
 class _AttachedSchedule(Attached):
-    def __init__(self, scaler: Any) -> None:
-        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+    def __init__(self, site: Site) -> None:
+        self._site, self._is_scaled = site, site.is_scaled
         names = [series_name(LR.name)]
-        if self._scaler is not None:
+        if self._is_scaled:
             names.append(series_name(LOSS_SCALE.name))
         self.series = tuple(names)
 
     def measure(self, moment: Moment) -> list[Any]:
-        if self._scaler is None:
-            return [moment.lr]
-        # The tensor itself, since get_scale() waits for the device.
-        scale = getattr(self._scaler, "_scale", None)
-        if not isinstance(scale, torch.Tensor):
-            scale = self._scaler.get_scale()
-        return [moment.lr, scale]
+        return [moment.lr, self._site.loss_scale()] if self._is_scaled else [moment.lr]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,4 +31,4 @@ class ScheduleSignal(Signal):
     level: ClassVar[Level] = Level.MINIMAL
 
     def attach(self, site: Site) -> Attached:
-        return _AttachedSchedule(site.scaler)
+        return _AttachedSchedule(site)

@@ -54,6 +54,7 @@ class _AttachedDigest(Attached):
     def _pieces(self, tensors: list[list[torch.Tensor]]) -> torch.Tensor:
         """Of what every rank has, and of this rank's shards, 16 bits at a time, `[8]`."""
         both = torch.zeros(2, _PIECES, dtype=torch.float64, device=self._device)
+        shifts = torch.arange(_PIECES, device=self._device) * _PIECE_BITS
         number = 1
         for place, held in enumerate(tensors):
             for one in held if self._counts[place] else ():
@@ -61,7 +62,6 @@ class _AttachedDigest(Attached):
                 # An odd factor of its own for each: tensors that swap places do not cancel.
                 mixed = found[0] * number + found[1] * (number + 2)
                 number += 4
-                shifts = torch.arange(_PIECES, device=self._device) * _PIECE_BITS
                 pieces = ((mixed >> shifts) & 0xFFFF).to(torch.float64)
                 both[int(self._sharded[place])] += pieces
         # Sums of pieces are carried back into 16 bits, so that float32 holds them.

@@ -14,11 +14,11 @@ from foreshock.core.signal import (
     Exactness,
     Moment,
     Phase,
-    Reduction,
     Signal,
     Site,
     Values,
 )
+from foreshock.ranks.shares import Shares
 from foreshock.sampling import Sampling
 
 _LOW = (torch.bfloat16, torch.float16)
@@ -28,24 +28,17 @@ class _AttachedUpdateRatio(Attached):
     def __init__(self, site: Site) -> None:
         self._sampling = Sampling.of(site)
         self._groups = site.group_table()
-        names = self._groups.names
-        series = [series_name(UPDATE_RATIO.name)]
-        series += [series_name(UPDATE_RATIO.name, group) for group in names]
-        series.append(series_name(UPDATE_NORM.name))
-        series += [series_name(UPDATE_NORM.name, group) for group in names]
+        series = self._groups.whole_and_each(UPDATE_RATIO.name)
+        series += self._groups.whole_and_each(UPDATE_NORM.name)
         self._num = len(site.parameters)
         norms = site.norm_reductions()
-        self._share: torch.Tensor | None = None
-        if any(site.sharded):
-            self._share = torch.tensor(
-                site.share_of_copies, dtype=torch.float64, device=self._sampling.device
-            )
+        self._shares = Shares(site, self._sampling.device)
         self.reductions = norms + norms
         self._low = [parameter.dtype in _LOW for _, parameter in site.parameters]
         if any(self._low):
             series.append(series_name(LOST_UPDATE_SHARE.name))
             self._is_low = torch.tensor(self._low, device=self._sampling.device)
-            kind = Reduction.SUM if any(site.sharded) else Reduction.SAME
+            kind = self._shares.counts_add_up
             self.reductions = [*self.reductions, kind, kind]
         self.series = tuple(series)
 
@@ -59,16 +52,12 @@ class _AttachedUpdateRatio(Attached):
         before, now = sampling.weights_before(moment), sampling.weights_after(moment)
         moved = torch.sub(now, before, out=sampling.scratch())
         norms = torch.stack([sampling.norms(moved), sampling.norms(now)])
-        if self._share is not None:
-            norms = norms * self._share
-        parts = [norms.reshape(-1)]
+        parts = [self._shares.of_norms(norms).reshape(-1)]
         if any(self._low):
             asked = sampling.gradients(moment) != 0
             lost = (asked & (moved == 0)).sum(dim=1)
             both = torch.stack([sampling.sums(lost), sampling.sums(asked.sum(dim=1))])
-            both = both * sampling.scale
-            if self._share is not None:
-                both = both * self._share.square()
+            both = self._shares.of_counts(both * sampling.scale)
             parts.append((both * self._is_low).sum(dim=1))
         return torch.cat(parts)
 
