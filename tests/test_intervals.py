@@ -168,7 +168,7 @@ class Training:
         self.update.backward(self.model(tokens).square().mean() * (1 + seed))
 
     def finish(self, step: int) -> dict[str, float]:
-        norms, total = self.update.gradient_norms()
+        (norms, *_), total = self.update.gradient_sizes()
         one = Moment(step=step, loss=total, grad_norms=norms, grad_norm=total, lr=0.1)
         with torch.no_grad():
             self.observation.before_update(one)

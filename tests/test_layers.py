@@ -23,7 +23,7 @@ FAMILIES = [
     "readers",
     "sinks",
 ]
-L1_GROUND = ("norms", "taps", "ranks", "anatomy", "sampling", "attention")
+L1_GROUND = ("fused", "norms", "taps", "ranks", "anatomy", "sampling", "attention")
 """What families stand on, in order."""
 L1_PACKAGES = ("data", "snapshots")
 READINGS = ("readings_parquet", "readings_files")  # L1, shared by a family and the run directory

@@ -49,7 +49,7 @@ class Trained:
             parameter.grad = torch.randn(parameter.shape, generator=generator) * scale
 
     def step(self, gate_limit: float = INF, lr_factor: float = 1.0) -> bool:
-        _, norm = self.update.gradient_norms()
+        _, norm = self.update.gradient_sizes()
         return bool(self.update.commit_or_skip(norm, gate_limit, lr_factor))
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -68,7 +68,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_norms_equal_torchs() -> None:
     trained = Trained(OPTIMIZERS["adamw"])
     trained.give(1)
-    norms, norm = trained.update.gradient_norms()
+    (norms, *_), norm = trained.update.gradient_sizes()
     grads = [parameter.grad for _, parameter in trained.parameters]
     assert norms.dtype == torch.float64
     assert norms.tolist() == pytest.approx([one.norm().item() for one in grads], rel=1e-6)
@@ -79,11 +79,11 @@ def test_norms_equal_torchs() -> None:
 
 def test_what_has_no_gradient_counts_as_zero() -> None:
     trained = Trained(OPTIMIZERS["adamw"])
-    norms, norm = trained.update.gradient_norms()
+    (norms, *_), norm = trained.update.gradient_sizes()
     assert norms.tolist() == [0, 0, 0] and norm == 0
     trained.give(1)
     trained.parameters[1][1].grad = None
-    norms, _ = trained.update.gradient_norms()
+    (norms, *_), _ = trained.update.gradient_sizes()
     assert norms[1] == 0 and norms[0] > 0 and norms[2] > 0
     before = trained.state()["0.bias"]
     assert trained.step()
@@ -144,7 +144,7 @@ def test_a_skip_leaves_everything_bit_identical(name: str, bad: Any, first: bool
 def test_the_gate_commits_at_its_limit_and_not_above() -> None:
     trained = Trained(OPTIMIZERS["adamw"])
     trained.give(1)
-    _, norm = trained.update.gradient_norms()
+    _, norm = trained.update.gradient_sizes()
     assert not trained.update.commit_or_skip(norm, norm.item() * (1 - 1e-6), 1.0)
     trained.give(1)
     assert trained.step(gate_limit=norm.item())
@@ -198,7 +198,7 @@ def test_groups_keep_their_own_rates() -> None:
     before = copy.deepcopy(model.state_dict())
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    _, norm = update.gradient_norms()
+    _, norm = update.gradient_sizes()
     assert update.commit_or_skip(norm, INF, 0.5)
     moved = {key: (before[key] - value).max().item() for key, value in model.state_dict().items()}
     assert moved == pytest.approx(
@@ -216,7 +216,7 @@ def test_sparse_gradients_are_clipped_as_dense_ones(clip: float | None) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         update = Update(optimizer, trained_parameters(model, optimizer), clip=clip)
         update.backward(model(torch.tensor([1, 1, 1, 5])).sum())
-        _, norm = update.gradient_norms()
+        _, norm = update.gradient_sizes()
         assert norm.item() == pytest.approx(math.sqrt(4 * (9 + 1)))
         assert update.commit_or_skip(norm, INF, 1.0)
         found.append(model.weight.detach())

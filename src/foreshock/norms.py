@@ -1,9 +1,12 @@
 """L2 norms and largest magnitudes of many tensors, right over the whole range of their values."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from foreshock.fused import passes
 
 _LOWEST, _HIGHEST = 1e-12, 1e18
 _ROW = 1 << 10
@@ -22,19 +25,50 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
 
 
+class Sizes(NamedTuple):
+    """How large tensors are, `[N]` each, in fp64 on one device.
+
+    Attributes:
+        norms: L2 norms, as `l2_norms` has them.
+        largest: largest magnitudes, NaN where an entry is; None where they would take a pass
+            of their own.
+        num_zeros: entries that are zero; None likewise.
+    """
+
+    norms: torch.Tensor
+    largest: torch.Tensor | None = None
+    num_zeros: torch.Tensor | None = None
+
+
+def sizes(tensors: Sequence[torch.Tensor], device: torch.device) -> Sizes:
+    """The L2 norm of each tensor, and what the same pass over memory tells besides.
+
+    >>> sizes([torch.tensor([3.0, -4.0])], torch.device("cpu")).norms
+    tensor([5.], dtype=torch.float64)
+    """
+    real = [local(one) for one in tensors]
+    found = passes.entries(real)
+    if found is None:
+        return Sizes(_l2_norms(real, device))
+    return Sizes(*(torch.from_numpy(one).to(device) for one in found))
+
+
 def l2_norms(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """L2 norm of each tensor, `[N]` in fp64 on `device`; non-finite if and only if an entry is.
 
     Of sharded tensors that of this rank's shard. In fp32 the square of 1e-20 is 0, that of
     1e20 is Inf, and a sum over millions of squares loses the fourth digit. Accelerators hence
-    sum in fp64, which keeps pace with their memory. A CPU would take 15 times as long: there
-    fp32 sums rows of 1,024 (to 1e-6), and a norm outside [1e-12, 1e18] is taken again in
-    fp64. Waits for no device but the CPU.
+    sum in fp64, which keeps pace with their memory, as do the fused passes. torch on a CPU
+    would take 15 times as long: there fp32 sums rows of 1,024 (to 1e-6), and a norm outside
+    [1e-12, 1e18] is taken again in fp64. Waits for no device but the CPU.
 
     >>> l2_norms([torch.full((4,), 1e30), torch.tensor([3.0, 4.0])], torch.device("cpu")).log10()
     tensor([30.3010,  0.6990], dtype=torch.float64)
     """
-    real = [local(one) for one in tensors]
+    return sizes(tensors, device).norms
+
+
+def _l2_norms(real: list[torch.Tensor], device: torch.device) -> torch.Tensor:
     narrow = [place for place, one in enumerate(real) if one.is_cpu and one.dtype in _NARROW]
     values = _by_rows([real[place] for place in narrow])
     right = [
@@ -60,8 +94,12 @@ def largest_magnitudes(tensors: Sequence[torch.Tensor], device: torch.device) ->
     0 for a tensor without elements; of complex numbers, of their real and imaginary parts. One
     pass over memory.
     """
+    real = [local(one) for one in tensors]
+    fused = passes.entries(real)
+    if fused is not None:
+        return torch.from_numpy(fused.largest).to(device, torch.float32)
     found: list[torch.Tensor] = []
-    for one in map(local, tensors):
+    for one in real:
         if one.numel() == 0:
             found.append(torch.zeros((), device=device))
             continue
@@ -73,10 +111,31 @@ def largest_magnitudes(tensors: Sequence[torch.Tensor], device: torch.device) ->
 def root_mean_square(tensor: torch.Tensor) -> torch.Tensor:
     """Root mean square of a tensor with elements, `[]` in fp64; non-finite if an entry is.
 
-    On a CPU, sums over the last dimension, or parts of it, are fp32 (to 1e-6) unless they leave
+    On a CPU without the fused passes, sums over parts of it are fp32 (to 1e-6) unless they leave
     its range.
     """
     real = local(tensor)
+    fused = passes.size_and_peak(real)
+    if fused is not None:
+        return torch.tensor(fused[0], dtype=torch.float64)
+    return _root_mean_square(real)
+
+
+def size_and_peak(tensor: torch.Tensor, sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Root mean square of a tensor, and its largest magnitude, `[]` each; NaN if an entry is.
+
+    On an accelerator the latter is of `sample`, a part of it: there it takes another pass.
+    """
+    real = local(tensor)
+    fused = passes.size_and_peak(real)
+    if fused is not None:
+        size, largest = torch.tensor(fused, dtype=torch.float64)
+        return size, largest
+    low, high = torch.aminmax(real if real.is_cpu else local(sample))
+    return _root_mean_square(real), torch.maximum(-low, high)
+
+
+def _root_mean_square(real: torch.Tensor) -> torch.Tensor:
     if not (real.is_cpu and real.dtype in _NARROW):
         norm = torch.linalg.vector_norm(real, dtype=torch.float64)
         return norm / real.numel() ** 0.5

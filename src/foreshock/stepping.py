@@ -71,12 +71,14 @@ class Stepping:
 
     def finish(self, step: int, gate_limit: float, lr_factor: float) -> Verdict:
         """Gate the update, make it or not, step the schedule, measure."""
-        norms, total = self._update.gradient_norms()
+        sizes, total = self._update.gradient_sizes()
         assert self._loss is not None
         moment = Moment(
             step=step,
             loss=self._loss,
-            grad_norms=norms,
+            grad_norms=sizes.norms,
+            grad_largest=sizes.largest,
+            grad_num_zeros=sizes.num_zeros,
             grad_norm=total,
             lr=self._update.lr(lr_factor),
             terms=self._term_values,

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 See = Callable[[torch.Tensor], None]
+Glance = Callable[[torch.Tensor], bool]
 
 _taps: "dict[int, Tap]" = {}
 _numbers = itertools.count()
@@ -33,6 +34,8 @@ class Tap:
         see: called with it, detached, as `apart` has it; it may be a DTensor.
         where: which of the two.
         device: where the model is.
+        glance: tried first with a plain tensor, as it is, where autograd and autocast are on: it
+            must call no operator of torch. False if it could not do; then `see` is called.
     """
 
     def __init__(
@@ -42,9 +45,10 @@ class Tap:
         *,
         where: Literal["output", "input"] = "output",
         device: torch.device,
+        glance: Glance | None = None,
     ) -> None:
         self._number = next(_numbers)
-        self._see = see
+        self._see, self._glance = see, glance
         # Whether the last forward outside of backward knew gradients, and so was seen.
         self._seen_before = False
         # What the operator pretends to write to: else a compiler would drop it as useless.
@@ -85,6 +89,8 @@ class Tap:
     def show(self, value: torch.Tensor) -> None:
         """Hand on what is seen in a training forward, if it is to be counted."""
         if self._counts() and _has_values(value):
+            if self._glance is not None and type(value) is torch.Tensor and self._glance(value):
+                return
             with apart(value.device.type):
                 self._see(value.detach())
 

@@ -9,7 +9,7 @@ import torch.distributed
 
 from foreshock.core.action import Capability
 from foreshock.core.errors import ConfigError
-from foreshock.norms import l2_norms, local
+from foreshock.norms import Sizes, local, sizes
 from foreshock.ranks.exchange import num_ranks
 from foreshock.ranks.placement import is_distributed, laid_out_like, num_copies
 
@@ -70,31 +70,44 @@ class Update:
         """Run the backward pass, scaled if there is a scaler."""
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
 
-    def gradient_norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unscale, and return the norm of each gradient `[P]` and of all of them `[]`.
+    def gradient_sizes(self) -> tuple[Sizes, torch.Tensor]:
+        """Unscale, and return how large each gradient is `[P]` and the norm of them all `[]`.
 
-        The first in fp64, of this rank's part where parameters are sharded; the second over all
+        The first is of this rank's part where parameters are sharded; the second over all
         ranks, for which there is then a collective of one number. It is in fp32, in which the
         clip is computed, so that a norm beyond its range is Inf and the step is skipped. A
-        parameter without a gradient counts as 0.
+        parameter without a gradient counts as zeros.
         """
-        norms = self.local_norms()
-        return norms, self.total_norm(norms)
+        found = self.local_sizes()
+        return found, self.total_norm(found.norms)
 
-    def local_norms(self) -> torch.Tensor:
-        """The first of `gradient_norms` alone, `[P]`."""
+    def local_sizes(self) -> Sizes:
+        """The first of `gradient_sizes` alone, `[P]`."""
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         present = [(p.grad, p) for p in self._parameters if p.grad is not None]
         grads = [grad for grad, _ in present]
         if self._over_ranks is not None:
             grads = [laid_out_like(grad, parameter) for grad, parameter in present]
-        found = iter(l2_norms(grads, self._device))
-        zero = torch.zeros((), dtype=torch.float64, device=self._device)
-        return torch.stack([zero if p.grad is None else next(found) for p in self._parameters])
+        found = sizes(grads, self._device)
+        if len(grads) == len(self._parameters) and not any(grad.is_sparse for grad in grads):
+            return found
+        there = [place for place, one in enumerate(self._parameters) if one.grad is not None]
+        return self._of_all(found, torch.tensor(there, device=self._device), grads)
+
+    def _of_all(self, found: Sizes, there: torch.Tensor, grads: list[torch.Tensor]) -> Sizes:
+        """Sizes of all gradients from those that are there; what is not stored is zero."""
+        nothing = torch.zeros(len(self._parameters), dtype=torch.float64, device=self._device)
+        norms = nothing.index_copy(0, there, found.norms)
+        if found.largest is None or found.num_zeros is None:
+            return Sizes(norms)
+        numbers = torch.tensor([local(one).numel() for one in self._parameters]).to(nothing)
+        stored = torch.tensor([local(grad).numel() for grad in grads]).to(nothing)
+        numbers.index_add_(0, there, found.num_zeros - stored)
+        return Sizes(norms, nothing.index_copy(0, there, found.largest), numbers)
 
     def total_norm(self, norms: torch.Tensor) -> torch.Tensor:
-        """The second of `gradient_norms`, `[]`, from the first."""
+        """The second of `gradient_sizes`, `[]`, from the norms of the first."""
         if self._over_ranks is not None:
             return self._over_ranks.total(norms).to(torch.float32)
         return torch.linalg.vector_norm(norms).to(torch.float32)

@@ -14,6 +14,7 @@ from foreshock.core.meter import Meter
 from foreshock.core.names import LOSS
 from foreshock.core.reading import Reading
 from foreshock.core.signal import Attached, Level, Moment, Signal
+from foreshock.norms import Sizes
 from foreshock.observation import Observation
 from foreshock.ranks.canary import Canary
 from foreshock.ranks.exchange import num_ranks
@@ -193,7 +194,7 @@ class Watch:
     def before_clip(self) -> None:
         """Record the gradients now, before the loop clips them."""
         with torch.no_grad():
-            self._early = self._moment_of(self._update.local_norms(), 1.0)
+            self._early = self._moment_of(self._update.local_sizes(), None)
             self._observation.before_clip(self._early)
 
     def clip_(self, max_norm: float) -> torch.Tensor:
@@ -298,10 +299,7 @@ class Watch:
         with torch.no_grad():
             scale = getattr(optimizer, "grad_scale", None)
             if self._early is None:
-                norms = self._update.local_norms()
-                if scale is not None:
-                    norms = norms / scale
-                moment = self._moment_of(norms, 1.0 if scale is None else 1.0 / scale)
+                moment = self._moment_of(self._update.local_sizes(), scale)
             elif self._early.clip is None:  # the loop has clipped since then: another moment
                 moment = dataclasses.replace(self._early)
             else:
@@ -333,7 +331,7 @@ class Watch:
 
     def _time(self, meter: Meter) -> None:
         """Time what is not done by a signal."""
-        self._update.local_norms = meter.wrap(NORMS, self._update.local_norms)
+        self._update.local_sizes = meter.wrap(NORMS, self._update.local_sizes)
         self._update.total_norm = meter.wrap(NORMS, self._update.total_norm)
         self.monitor.observe = meter.wrap(DETECTORS, self.monitor.observe)
         if self._record is not None:
@@ -348,13 +346,19 @@ class Watch:
         self._early: Moment | None = None
         self._moment: Moment | None = None
 
-    def _moment_of(self, norms: torch.Tensor, factor: Any) -> Moment:
-        """What the step offers so far: gradients, which `factor` unscales."""
+    def _moment_of(self, sizes: Sizes, scale: Any) -> Moment:
+        """What the step offers so far: gradients, scaled by `scale` if it is not None."""
+        factor = 1.0 if scale is None else 1.0 / scale
+        norms, largest, num_zeros = sizes
+        if scale is not None:
+            norms, largest = norms / scale, None if largest is None else largest / scale
         return Moment(
             step=self._step + 1,
             loss=torch.zeros((), device=self._device),
             grad_norms=norms,
             grad_norm=None if self._site.sharded else self._update.total_norm(norms),
+            grad_largest=largest,
+            grad_num_zeros=num_zeros,
             lr=0.0,
             true_factor=factor,
             used_factor=factor,

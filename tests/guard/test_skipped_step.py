@@ -82,7 +82,7 @@ def test_only_the_first_step_of_a_fused_optimizer_waits():
         loss = training.model(torch.zeros(2, 3, dtype=torch.long)).sum()
         update.backward(loss)
         assert update._makes_state() is first
-        _, norm = update.gradient_norms()
+        _, norm = update.gradient_sizes()
         update.commit_or_skip(norm, float("inf"), 1.0)
 
 

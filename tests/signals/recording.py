@@ -130,7 +130,7 @@ class Recording:
                 self.scaler.unscale_(self.optimizer)
                 self.update._scaler = None
             spoil({path: one.grad for path, one in self.paths.items()})
-        norms, total = self.update.gradient_norms()
+        (norms, *_), total = self.update.gradient_sizes()
         grads = {path: reference.array(one.grad, one) for path, one in self.paths.items()}
         before = {path: reference.array(one) for path, one in self.paths.items()}
         lr = self.update.lr(1.0)

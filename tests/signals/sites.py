@@ -45,7 +45,7 @@ class Case:
             loss = self.feed().float().square().mean() / micro_steps
             self.update.backward(loss)
             total = total + loss.detach()
-        norms, norm = self.update.gradient_norms()
+        (norms, *_), norm = self.update.gradient_sizes()
         return Moment(
             loss=total,
             grad_norms=norms,
@@ -152,6 +152,6 @@ def moment_of(gradients: list[torch.Tensor], **fields: Any) -> Moment:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     named = [(f"layers.{i}.weight", one) for i, one in enumerate(parameters)]
-    norms, norm = Update(torch.optim.SGD(parameters, lr=0.1), named).gradient_norms()
+    (norms, *_), norm = Update(torch.optim.SGD(parameters, lr=0.1), named).gradient_sizes()
     given = {"loss": torch.zeros(()), "grad_norms": norms, "grad_norm": norm, "lr": 0.1}
     return Moment(**(given | fields))

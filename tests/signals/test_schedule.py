@@ -23,7 +23,7 @@ def test_the_scale_is_the_one_before_the_scaler_halves_it() -> None:
     rows = []
     for step, factor in enumerate((1.0, torch.inf, 1.0), start=1):
         update.backward((parameter * factor).sum())
-        norms, norm = update.gradient_norms()
+        (norms, *_), norm = update.gradient_sizes()
         moment = Moment(step=step, loss=norm, grad_norms=norms, grad_norm=norm, lr=update.lr(0.5))
         observation.before_update(moment)
         commit = update.commit_or_skip(norm, torch.inf, 0.5)

@@ -170,6 +170,9 @@ class Moment:
         loss: `[]` mean loss of the step, detached.
         grad_norms: `[P]` L2 norm of each parameter's gradient, before clipping (0
             where a parameter has no gradient); of this rank's shard where it is sharded.
+        grad_largest: `[P]` largest magnitude of each gradient likewise, if the pass for the norms
+            tells; else None.
+        grad_num_zeros: `[P]` entries of each that are zero, of this rank's shard; likewise.
         grad_norm: `[]` L2 norm of them all, over all ranks; None where that would take a
             collective of its own, and nothing is clipped or gated by it.
         lr: learning rate that the update uses, overrides included.
@@ -185,6 +188,8 @@ class Moment:
     loss: Any
     grad_norms: Any
     grad_norm: Any
+    grad_largest: Any = None
+    grad_num_zeros: Any = None
     lr: float
     clip: float | None = None
     terms: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -19,6 +19,7 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
+from foreshock.fused import passes
 from foreshock.norms import local, root_mean_square
 from foreshock.taps import Tap
 
@@ -32,11 +33,23 @@ class _AttachedActivation(Attached):
         self.series = (series_name(ACTIVATION_NORM.name, name or GLOBAL),)
         self._clock, self._interval = site.clock, interval
         self._device = device
-        self._seen: list[torch.Tensor] = []
+        self._seen: list[torch.Tensor | float] = []
         """Root mean square of each forward of the step so far."""
         self._tap = Tap(
-            module, site.timed("activation_norm", self._see), where="input", device=device
+            module,
+            site.timed("activation_norm", self._see),
+            where="input",
+            device=device,
+            glance=site.timed("activation_norm", self._glance),
         )
+
+    def _glance(self, found: torch.Tensor) -> bool:
+        if not self._clock.is_due(self._interval):
+            return True
+        both = passes.size_and_peak(found) if found.numel() else None
+        if both is not None:
+            self._seen.append(both[0])
+        return both is not None
 
     def _see(self, found: torch.Tensor) -> None:
         if self._clock.is_due(self._interval) and found.numel():
@@ -46,7 +59,9 @@ class _AttachedActivation(Attached):
         count = torch.full((), len(self._seen), dtype=torch.float64, device=self._device)
         size = torch.zeros_like(count)
         if self._seen:  # a root, since squares would leave the range of fp32
-            size = torch.linalg.vector_norm(torch.stack([one.to(count) for one in self._seen]))
+            size = torch.linalg.vector_norm(
+                torch.stack([torch.as_tensor(one).to(count) for one in self._seen])
+            )
         self.forget()
         return torch.stack([size, count])
 

@@ -27,18 +27,31 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
-from foreshock.norms import local, root_mean_square
+from foreshock.fused import passes
+from foreshock.norms import local, size_and_peak
 from foreshock.taps import Tap
 
 
 class _Gathered:
-    """What has been seen of one module in the step in progress, a tensor `[]` a forward."""
+    """What has been seen of one module in the step in progress, a number a forward."""
 
     def __init__(self, owner: "_AttachedActivations") -> None:
         self._owner = owner
-        self.sizes: list[torch.Tensor] = []
-        self.largest: list[torch.Tensor] = []
+        self.sizes: list[torch.Tensor | float] = []
+        self.largest: list[torch.Tensor | float] = []
         self.peaks: torch.Tensor | None = None
+
+    def glance(self, found: torch.Tensor) -> bool:
+        """`see` without an operator of torch, if one fused pass will do."""
+        owner, signal = self._owner, self._owner.signal
+        if not owner.clock.is_due(signal.interval_steps):
+            return True
+        both = None if signal.channels or not found.numel() else passes.size_and_peak(found)
+        if both is None:
+            return False
+        self.sizes.append(both[0])
+        self.largest.append(both[1])
+        return True
 
     def see(self, found: torch.Tensor) -> None:
         owner, signal = self._owner, self._owner.signal
@@ -46,10 +59,10 @@ class _Gathered:
             return
         value = local(found)
         rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value.reshape(-1, 1)
-        every = 1 if signal.exact else signal.every_tokens
-        self.sizes.append(root_mean_square(value))
-        low, high = torch.aminmax(rows[owner.clock.step % min(every, len(rows)) :: every])
-        self.largest.append(torch.maximum(-low, high))
+        every = min(1 if signal.exact else signal.every_tokens, len(rows))
+        size, largest = size_and_peak(value, rows[owner.clock.step % every :: every])
+        self.sizes.append(size)
+        self.largest.append(largest)
         if signal.channels:
             peaks = torch.linalg.vector_norm(rows, torch.inf, dim=0).to(torch.float32)
             self.peaks = peaks if self.peaks is None else torch.maximum(self.peaks, peaks)
@@ -58,10 +71,21 @@ class _Gathered:
         """Root of the sum of mean squares, number of forwards, largest magnitude, `[3]`."""
         if not self.sizes:
             return torch.zeros(3, dtype=torch.float64, device=device)
-        both = torch.stack([*self.sizes, *self.largest]).to(device, torch.float64)
-        sizes, largest = both.split(len(self.sizes))
+        both = [torch.as_tensor(one) for one in (*self.sizes, *self.largest)]
+        values = torch.stack([one.to(device, torch.float64) for one in both])
+        sizes, largest = values.split(len(self.sizes))
         count = torch.full((), len(self.sizes), dtype=torch.float64, device=device)
         return torch.stack([torch.linalg.vector_norm(sizes), count, largest.amax()])
+
+    def plain_sums(self) -> tuple[float, float, float] | None:
+        """`sums` where plain numbers were gathered; else None."""
+        num = len(self.sizes)
+        if num == 1 and isinstance(self.sizes[0], float):
+            return self.sizes[0], 1.0, float(self.largest[0])
+        if not all(isinstance(one, float) for one in self.sizes):
+            return None
+        sizes, largest = np.array(self.sizes), np.array(self.largest)
+        return float(np.linalg.norm(sizes)), float(num), float(largest.max(initial=0.0))
 
     def forget(self) -> None:
         self.sizes.clear()
@@ -91,13 +115,22 @@ class _AttachedActivations(Attached):
         )
         self._num = len(modules)
         self._taps = [
-            Tap(module, site.timed("activations", gathered.see), device=device)
+            Tap(
+                module,
+                site.timed("activations", gathered.see),
+                device=device,
+                glance=site.timed("activations", gathered.glance),
+            )
             for gathered, (_, module) in zip(self._gathered, modules, strict=True)
         ]
 
     def measure(self, moment: Moment) -> torch.Tensor:
-        sums = torch.stack([one.sums(self._device) for one in self._gathered])
-        parts = [sums.T.reshape(-1)]
+        plain = [one.plain_sums() for one in self._gathered]
+        if all(one is not None for one in plain):
+            sums = torch.from_numpy(np.array(plain))
+        else:
+            sums = torch.stack([one.sums(self._device) for one in self._gathered])
+        parts = [sums.T.reshape(-1).to(self._device)]
         if self.signal.channels:
             parts += [self._share(_dead), self._share(self._saturated)]
         found = torch.cat(parts)
@@ -143,9 +176,9 @@ def _dead(peaks: torch.Tensor) -> torch.Tensor:
 class ActivationsSignal(Signal):
     """Root mean square and largest magnitude of each block's output and the last norm's.
 
-    The first is exact. The second looks at every eighth token, another set each step, so
-    that it is a lower bound; `exact` looks at all. Mean of squares over micro-steps and
-    ranks. A block that did not run in a step has no value.
+    The first is exact. The second is exact on a CPU; on an accelerator it looks at every eighth
+    token, another set each step, so that it is a lower bound; `exact` looks at all. Mean of
+    squares over micro-steps and ranks. A block that did not run in a step has no value.
 
     Args:
         exact: look at every token for the largest magnitude.
@@ -160,7 +193,9 @@ class ActivationsSignal(Signal):
     name: ClassVar[str] = "activations"
     unit: ClassVar[str] = "1"
     phase: ClassVar[Phase] = Phase.GRADIENT
-    passes: ClassVar[str] = "one over each block's output, an eighth for the largest magnitude"
+    passes: ClassVar[str] = (
+        "one over each block's output; not fused, another for the largest magnitude"
+    )
     exact: bool = False
     every_tokens: int = 8
     channels: bool = False

@@ -43,10 +43,13 @@ class _AttachedExtremes(Attached):
     def measure(self, moment: Moment) -> torch.Tensor:
         device = self._sampling.device
         grads: list[Any] = []
-        if self._exact or self._count:
+        known = moment.grad_largest
+        if self._count or (self._exact and known is None):
             grads = [gradient_of(parameter) for parameter in self._parameters]
         factor = moment.true_factor
-        if self._exact:
+        if known is not None:
+            largest, factor = known, 1.0
+        elif self._exact:
             none = torch.zeros((), device=device)
             found = iter(largest_magnitudes([g for g in grads if g is not None] or [none], device))
             largest = torch.stack([none if g is None else next(found) for g in grads])
@@ -82,8 +85,9 @@ class _AttachedExtremes(Attached):
 class GradExtremesSignal(Signal):
     """Largest magnitude of a gradient entry before clipping, of the whole and of each group.
 
-    From the shared sample: never above the truth, so a lower bound. A sample of 4,096 among
-    millions misses a lone outlier, which `exact` finds at the price of one pass.
+    Exact where the fused passes take it along with the norms (see `foreshock.fused`). Else from
+    the shared sample: never above the truth, so a lower bound. A sample of 4,096 among millions
+    misses a lone outlier, which `exact` finds at the price of one pass.
 
     Args:
         exact: look at every entry.
@@ -93,7 +97,9 @@ class GradExtremesSignal(Signal):
     name: ClassVar[str] = "grad_extremes"
     unit: ClassVar[str] = "1"
     phase: ClassVar[Phase] = Phase.GRADIENT
-    passes: ClassVar[str] = "one over a sample of the gradients; one over all if exact"
+    passes: ClassVar[str] = (
+        "none if fused; else one over a sample of the gradients, or over all if exact"
+    )
     exact: bool = False
     count_entries: bool = False
 

@@ -34,7 +34,6 @@ _SECOND = ("exp_avg_sq", "square_avg", "sum")
 class _AttachedMoments(Attached):
     def __init__(self, site: Site) -> None:
         self._optimizer = site.optimizer
-        self._parameters = [parameter for _, parameter in site.parameters]
         self._sampling = Sampling.of(site)
         self._groups = site.group_table()
         self._num = len(site.parameters)
@@ -51,12 +50,33 @@ class _AttachedMoments(Attached):
         reductions = site.norm_reductions() * (3 if self._has_second else 1)
         self._shares = Shares(site, self._sampling.device)
         self.reductions = (*reductions, Reduction.SAME, Reduction.SAME)
+        self._sampling.count_moments(_FIRST, _SECOND, lambda: float(self._least()))
 
     def prepare(self, moment: Moment) -> None:
         if self._has_second:
             self._sampling.gradients(moment)
 
     def measure(self, moment: Moment) -> torch.Tensor:
+        found = self._visited(moment)
+        if found is None:
+            found = self._in_passes(moment)
+        broken = ~torch.isfinite(found[:2]).all(dim=0)
+        count = broken.sum().to(torch.float64).reshape(1)
+        updates = torch.as_tensor(self._sampling.num_updates(), device=found.device)
+        return torch.cat([self._shares.of_norms(found).reshape(-1), count, updates.reshape(1)])
+
+    def _visited(self, moment: Moment) -> torch.Tensor | None:
+        """The three norms of each parameter, `[3, P]`, where one visit tells them all."""
+        seen = self._sampling.visit(moment)
+        if seen is None:
+            return None
+        if not self._has_second:
+            return torch.from_numpy(np.sqrt(seen.first))[None]
+        stale = seen.stale * float(self._correction() * self._factor(moment) ** 2)
+        return torch.from_numpy(np.sqrt(np.stack([seen.first, seen.second, stale])))
+
+    def _in_passes(self, moment: Moment) -> torch.Tensor:
+        """The same, one quantity after another."""
         sampling = self._sampling
         nothing = torch.zeros(self._num, dtype=torch.float64, device=sampling.device)
         first = sampling.state(moment, _FIRST)
@@ -67,36 +87,39 @@ class _AttachedMoments(Attached):
                 found += [nothing, nothing]
             else:
                 found += [sampling.totals(second).sqrt(), self._stale(moment, second)]
-        broken = ~torch.isfinite(torch.stack(found[:2])).all(dim=0)
-        found = [self._shares.of_norms(one) for one in found]
-        count = broken.sum().to(torch.float64).reshape(1)
-        return torch.cat([*found, count, self._num_updates().reshape(1).to(count)])
+        return torch.stack(found)
 
     def _stale(self, moment: Moment, second: torch.Tensor) -> torch.Tensor:
         """Root of the sum of `g^2 / v` of each parameter, v corrected for its bias, `[P]`."""
         sampling = self._sampling
-        group = _group_of(self._optimizer)
-        betas = group.get("betas")
-        correction = torch.ones((), dtype=torch.float64, device=second.device)
-        if betas is not None:
-            updates = self._num_updates().to(correction).clamp(min=1)
-            correction = 1 - float(betas[1]) ** updates
         grads = sampling.gradients(moment)
-        used = sampling.factors(moment)[1]
-        factor = torch.as_tensor(used, dtype=torch.float64, device=second.device)
-        # g^2 / max(v, eps^2), v corrected; the padding is 0 / eps^2.
-        least = (correction * max(float(group.get("eps", 0.0)) ** 2, 1e-36)).to(second)
+        # The padding is 0 / eps^2.
         ratio = torch.mul(grads, grads, out=sampling.scratch())
+        least = torch.as_tensor(self._least()).to(second)
         ratio.div_(torch.maximum(second, least, out=sampling.scratch(1)))
-        return (sampling.totals(ratio) * correction).sqrt() * factor
+        return (sampling.totals(ratio) * self._correction()).sqrt() * self._factor(moment)
 
-    def _num_updates(self) -> torch.Tensor:
-        """Updates that the optimizer has counted for its first parameter, `[]`."""
-        for parameter in self._parameters:
-            count = self._optimizer.state.get(parameter, {}).get("step")
-            if count is not None:
-                return torch.as_tensor(count, device=self._sampling.device)
-        return torch.zeros((), device=self._sampling.device)
+    def _least(self) -> Any:
+        """The smallest v that counts as itself, `[]`: eps^2, as v is before its correction."""
+        eps = float(_group_of(self._optimizer).get("eps", 0.0))
+        return self._correction() * max(eps**2, 1e-36)
+
+    def _correction(self) -> Any:
+        """What v is divided by to be corrected for its bias: `[]` in fp64, or a number."""
+        betas = _group_of(self._optimizer).get("betas")
+        if betas is None:
+            return 1.0
+        updates = self._sampling.num_updates()
+        if isinstance(updates, torch.Tensor):
+            if not updates.is_cpu:
+                return 1 - float(betas[1]) ** updates.to(torch.float64).clamp(min=1)
+            updates = float(updates)
+        return 1 - float(betas[1]) ** max(updates, 1)
+
+    def _factor(self, moment: Moment) -> torch.Tensor:
+        """What the sampled gradients are multiplied by to be those that are used, `[]`."""
+        used = self._sampling.factors(moment)[1]
+        return torch.as_tensor(used, dtype=torch.float64, device=self._sampling.device)
 
     def finish(self, partials: Values, committed: bool) -> Values:
         num = self._num
@@ -152,7 +175,7 @@ class MomentsSignal(Signal):
     unit: ClassVar[str] = "1"
     phase: ClassVar[Phase] = Phase.UPDATE
     exactness: ClassVar[Exactness] = Exactness.SAMPLED
-    passes: ClassVar[str] = "three over a sample of the parameters"
+    passes: ClassVar[str] = "three over a sample of the parameters; one if fused, with the update's"
 
     def attach(self, site: Site) -> Attached | None:
         group = _group_of(site.optimizer)

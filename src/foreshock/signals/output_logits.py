@@ -25,6 +25,7 @@ from foreshock.core.signal import (
     Site,
     Values,
 )
+from foreshock.fused import passes
 from foreshock.norms import local
 from foreshock.taps import Tap
 
@@ -58,8 +59,7 @@ class _AttachedOutput(Attached):
         rows = logits.reshape(-1, logits.shape[-1])
         every = min(1 if self._signal.exact else self._signal.every_rows, len(rows))
         rows = rows[self._clock.step % every :: every]
-        parts = [_of_rows(part) for part in rows.split(_num_together(rows))]
-        largest, log_z, entropy = map(torch.cat, zip(*parts, strict=True))
+        largest, log_z, entropy = _of_rows(rows)
         sums = (largest.amax(), log_z.sum(), log_z.abs().amax(), entropy.sum())
         now = torch.stack([one.to(self._found) for one in sums])
         before = self._found
@@ -101,14 +101,24 @@ def _of_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
     All relative to the largest logit: the difference of two large numbers keeps few digits.
     """
+    fused = passes.logits(rows)
+    if fused is None:
+        parts = [_of_few(part) for part in rows.split(_num_together(rows))]
+        largest, total, moment = map(torch.cat, zip(*parts, strict=True))
+    else:
+        largest, total, moment = torch.from_numpy(fused).unbind(1)
+    entropy = torch.log(total) - moment / total
+    log_z = torch.where(torch.isfinite(largest), largest + torch.log(total), largest)
+    return largest, log_z, entropy
+
+
+def _of_few(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `foreshock.fused.passes.logits` gives of each row, one pass for each step."""
     rows = rows if rows.dtype == torch.float64 else rows.float()
     largest = rows.amax(dim=-1)
     below = (rows - largest[:, None]).clamp_(min=-1e30)  # of -Inf, so that 0 * -Inf is 0
     shares = torch.exp(below)
-    total = shares.sum(dim=-1)
-    entropy = torch.log(total) - torch.linalg.vecdot(shares, below) / total
-    log_z = torch.where(torch.isfinite(largest), largest + torch.log(total), largest)
-    return largest, log_z, entropy
+    return largest, shares.sum(dim=-1), torch.linalg.vecdot(shares, below)
 
 
 @dataclass(frozen=True, kw_only=True)

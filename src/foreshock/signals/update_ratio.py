@@ -49,6 +49,10 @@ class _AttachedUpdateRatio(Attached):
 
     def measure(self, moment: Moment) -> torch.Tensor:
         sampling = self._sampling
+        seen = None if any(self._low) else sampling.visit(moment)
+        if seen is not None:
+            norms = torch.from_numpy(np.sqrt(np.stack([seen.moved, seen.size])))
+            return self._shares.of_norms(norms).reshape(-1)
         before, now = sampling.weights_before(moment), sampling.weights_after(moment)
         moved = torch.sub(now, before, out=sampling.scratch())
         norms = torch.stack([sampling.norms(moved), sampling.norms(now)])
@@ -102,7 +106,7 @@ class UpdateRatioSignal(Signal):
     unit: ClassVar[str] = "1"
     phase: ClassVar[Phase] = Phase.UPDATE
     exactness: ClassVar[Exactness] = Exactness.SAMPLED
-    passes: ClassVar[str] = "two over a sample of the parameters"
+    passes: ClassVar[str] = "two over a sample of the parameters; one if fused, with the moments'"
 
     def attach(self, site: Site) -> Attached:
         return _AttachedUpdateRatio(site)

@@ -8,66 +8,22 @@ thousands of unequal rows, such as the embedding of a large vocabulary, it says 
 signal that uses it states the error.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from foreshock.core.signal import Moment, Site
+from foreshock.fused import passes
 from foreshock.norms import local, row_norms
-from foreshock.ranks.placement import laid_out_like, local_part
+from foreshock.ranks.placement import laid_out_like
+from foreshock.sampling.addresses import Addresses
+from foreshock.sampling.places import ROW, Buffer, Place
+from foreshock.sampling.state import StateTensors
 
 NUM_RUNS, RUN = 256, 16
-_ROW = 512
 _SHARED = "sampling"
-
-
-class _Place:
-    """Where a parameter's sample lies: `count` runs of `length`, `stride` apart, from `start`.
-
-    Of shards of whole rows the samples add up to that of the whole; of others (tensor
-    parallelism over columns) each rank takes its own, which then depends on the layout.
-    """
-
-    def __init__(self, parameter: torch.Tensor, num_runs: int, run: int) -> None:
-        part = local(parameter)
-        whole = parameter.numel() * (2 if parameter.is_complex() else 1)
-        own = part.numel()
-        if whole <= num_runs * run:
-            self.length, self.stride, self.start, self.count = own, own, 0, int(own > 0)
-            self.scale = 1.0
-            return
-        row = whole // max(parameter.shape[0], 1)
-        self.length = math.gcd(row, run)
-        units = whole // self.length
-        # Runs may be short where rows are; then there are more of them.
-        step = max(1, units // min(num_runs * (run // self.length), 4 * num_runs))
-        while math.gcd(step, units) != 1:
-            step += 1
-        self.stride = step * self.length
-        held = local_part(parameter)
-        by_rows = held.tensor.shape[1:] == held.shape[1:]  # as FSDP shards
-        first = held.offset[0] * row // self.length if by_rows else 0
-        self.start = (-first % step) * self.length
-        left = own - self.start - self.length
-        self.count = left // self.stride + 1 if left >= 0 else 0
-        self.scale = whole / (self.length * ((units - 1) // step + 1))
-        if not by_rows:  # a sample of this rank's own
-            self.scale = own / max(self.size, 1)
-
-    @property
-    def size(self) -> int:
-        return self.count * self.length
-
-    def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sample within a tensor of the parameter's shape, as a view `[count, length]`."""
-        flat = local(tensor)
-        if not flat.is_contiguous():
-            flat = flat.contiguous()
-        start = flat.storage_offset() + self.start
-        return flat.as_strided((self.count, self.length), (self.stride, 1), start)
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
@@ -76,30 +32,12 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
     return None if grad is None else laid_out_like(grad, parameter)
 
 
-class Buffer:
-    """The samples of all parameters in one tensor `[R, 512]`, each from a row of its own on."""
+class _Moments(NamedTuple):
+    """What `visit` is to tell of the optimizer's moments; see `Sampling.count_moments`."""
 
-    def __init__(self, places: Sequence[_Place], device: torch.device, dtype: torch.dtype) -> None:
-        rows = [-(-place.size // _ROW) for place in places]
-        self.values = torch.zeros(sum(rows), _ROW, dtype=dtype, device=device)
-        flat = self.values.view(-1)
-        self._parts: list[torch.Tensor] = []
-        at = 0
-        for place, count in zip(places, rows, strict=True):
-            part = flat[at * _ROW : at * _ROW + place.size]
-            self._parts.append(part.view(place.count, place.length) if place.size else part)
-            at += count
-
-    def fill(self, views: Sequence[torch.Tensor | None]) -> None:
-        """Take in one view for each parameter; None leaves zeros."""
-        given = [(p, v) for p, v in zip(self._parts, views, strict=True) if v is not None]
-        filled = [(part, view) for part, view in given if part.numel()]
-        if filled:
-            parts, found = zip(*filled, strict=True)
-            torch._foreach_copy_(parts, found)
-        missing = [p for p, v in zip(self._parts, views, strict=True) if v is None and p.numel()]
-        if missing:
-            torch._foreach_zero_(missing)
+    first: Sequence[str]
+    second: Sequence[str]
+    least: Callable[[], float]
 
 
 class Sampling:
@@ -110,13 +48,12 @@ class Sampling:
     """
 
     def __init__(self, site: Site, *, num_runs: int = NUM_RUNS, run: int = RUN) -> None:
-        self._optimizer = site.optimizer
         self._parameters = [parameter for _, parameter in site.parameters]
         self.device = local(self._parameters[0]).device
         wide = any(p.dtype in (torch.float64, torch.complex128) for p in self._parameters)
         self._dtype = torch.float64 if wide else torch.float32
-        self._places = [_Place(p, num_runs, run) for p in self._parameters]
-        rows = [-(-place.size // _ROW) for place in self._places]
+        self._places = [Place(p, num_runs, run) for p in self._parameters]
+        rows = [place.num_rows for place in self._places]
         self._num_rows = torch.tensor(rows, dtype=torch.int64, device=self.device)
         owner = [i for i, count in enumerate(rows) for _ in range(count)]
         self._owner = torch.tensor(owner, dtype=torch.int64, device=self.device)
@@ -124,21 +61,24 @@ class Sampling:
             [place.scale for place in self._places], dtype=torch.float64, device=self.device
         )
         """What a sum over each sample is multiplied by to be one over the whole, `[P]`."""
+        self._scales = np.array([place.scale for place in self._places])
         self.num_sampled = torch.tensor(
             [place.size for place in self._places], dtype=torch.float64, device=self.device
         )
         """Elements of each parameter that this rank samples, `[P]`."""
-        self.padding = torch.tensor(rows, device=self.device) * _ROW - self.num_sampled
+        self.padding = torch.tensor(rows, device=self.device) * ROW - self.num_sampled
         """Zeros that fill up the last row of each, `[P]`."""
         self._buffers: dict[str, Buffer] = {}
         self._views: dict[str, list[tuple[int, torch.Tensor] | None]] = {}
         self._moment: Moment | None = None
         self._taken: set[str] = set()
         self._true_factor: Any = 1.0
-        self._versions: list[tuple[int, int, int]] | None = None
-        kinds = (torch.Tensor, torch.nn.Parameter)
-        self._plain = [type(one) in kinds and not one.is_complex() for one in self._parameters]
+        self._versions: tuple[list[int], list[int]] | None = None
+        self._addresses = Addresses(self._parameters, self._places)
+        self._state = StateTensors(site.optimizer, self._parameters)
         self._scratch: list[torch.Tensor] = []
+        self._moments: _Moments | None = None
+        self._visit: passes.Updates | None = None
 
     @classmethod
     def of(cls, site: Site) -> "Sampling":
@@ -148,24 +88,24 @@ class Sampling:
         return site.shared[_SHARED]
 
     def weights_before(self, moment: Moment) -> torch.Tensor:
-        """Weights before the update, `[R, 512]`; ask at that time.
+        """Weights before the update, `[R, ROW]`; ask at that time.
 
         Those after the last update are taken for them if nothing has written to the weights
         since, as torch counts it, and they lie where they lay: a write in place past `.data`, or
         to a DTensor by a foreach operation, shows as part of the update.
         """
-        if self._versions is not None and self._versions == self._present_versions():
+        if self._versions is not None and self._versions == self._addresses.versions():
             self._swap(moment, "weights after", "weights before")
         return self._take(moment, "weights before", self._parameters, keep_views=True)
 
     def weights_after(self, moment: Moment) -> torch.Tensor:
-        """Weights after the update, `[R, 512]`; ask at that time."""
+        """Weights after the update, `[R, ROW]`; ask at that time."""
         found = self._take(moment, "weights after", self._parameters, keep_views=True)
-        self._versions = self._present_versions()
+        self._versions = self._addresses.versions()
         return found
 
     def gradients(self, moment: Moment) -> torch.Tensor:
-        """Gradients as they are in memory before the update, `[R, 512]`.
+        """Gradients as they are in memory before the update, `[R, ROW]`.
 
         Multiply by a factor of `factors`. Later in the step, when they may be clipped or gone,
         what was taken is returned.
@@ -173,7 +113,10 @@ class Sampling:
         if self._moment is moment and "gradients" in self._taken:
             return self._buffers["gradients"].values
         self._true_factor = moment.true_factor
-        grads = [gradient_of(parameter) for parameter in self._parameters]
+        grads = [
+            one.grad if plain else gradient_of(one)
+            for one, plain in zip(self._parameters, self._addresses.plain, strict=True)
+        ]
         return self._take(moment, "gradients", grads, keep_views=False)
 
     def factors(self, moment: Moment) -> tuple[Any, Any]:
@@ -185,25 +128,74 @@ class Sampling:
         return true, true * moment.used_factor / moment.true_factor
 
     def state(self, moment: Moment, keys: Sequence[str]) -> torch.Tensor | None:
-        """The first of the optimizer's state tensors that is there, `[R, 512]`; None if none is."""
-        states = self._optimizer.state
-        for key in keys:
-            found = [states.get(parameter, {}).get(key) for parameter in self._parameters]
-            shaped = [
-                one if one is not None and one.shape == parameter.shape else None
-                for one, parameter in zip(found, self._parameters, strict=True)
-            ]
-            if any(one is not None for one in shaped):
-                return self._take(moment, key, shaped, keep_views=True)
-        return None
+        """The first of the optimizer's state tensors that is there, `[R, ROW]`; None if none is."""
+        found = self._state.first_of(keys)
+        if all(one is None for one in found):
+            return None
+        return self._take(moment, keys[0], found, keep_views=True)
+
+    def num_updates(self) -> Any:
+        """Updates that the optimizer has counted for its first parameter: a tensor or a number."""
+        return self._state.num_updates()
+
+    def count_moments(
+        self, first: Sequence[str], second: Sequence[str], least: Callable[[], float]
+    ) -> None:
+        """Let `visit` look at moments too: by what names the optimizer keeps them, as in `state`.
+
+        `least` gives the smallest second moment that counts as itself.
+        """
+        self._moments = _Moments(first, second, least)
+
+    def visit(self, moment: Moment) -> passes.Updates | None:
+        """What the update did to every parameter, `[P]` each, from one visit of each sample.
+
+        Sums over the sample, estimated for the whole. Ask after the update, for which the weights
+        before it and the gradients must have been taken. None where it is not fused: then take
+        `weights_after` and `state`.
+        """
+        self._begin(moment)
+        if self._visit is not None:
+            return self._visit
+        before = self._buffers.get("weights before")
+        if before is None or "weights before" not in self._taken:
+            return None
+        wanted = [self._addresses.of("weights", self._parameters)]
+        grads, least = before, 1.0
+        if self._moments is None:
+            wanted += [np.zeros(len(self._places), dtype=np.int64)] * 2
+        elif "gradients" not in self._taken:
+            return None
+        else:
+            grads, least = self._buffers["gradients"], self._moments.least()
+            for keys in self._moments[:2]:
+                wanted.append(self._addresses.of(keys[0], self._state.first_of(keys)))
+        known = [one for one in wanted if one is not None]
+        if len(known) < len(wanted):
+            return None
+        after = self._buffer("weights after")
+        found = passes.updates(
+            np.concatenate(known),
+            self._addresses.table,
+            before=before.values,
+            grads=grads.values,
+            weights=after.values,
+            least=least,
+        )
+        if found is None:
+            return None
+        self._taken.add("weights after")
+        self._versions = self._addresses.versions()
+        self._visit = passes.Updates(*(one * self._scales for one in found))
+        return self._visit
 
     def scratch(self, which: int = 0) -> torch.Tensor:
-        """Room for an intermediate result, `[R, 512]`: new memory costs more than arithmetic.
+        """Room for an intermediate result, `[R, ROW]`: new memory costs more than arithmetic.
 
         What stands in it lasts until the next call of a method of this class.
         """
         while len(self._scratch) <= which:
-            shape = (len(self._owner), _ROW)
+            shape = (len(self._owner), ROW)
             self._scratch.append(torch.zeros(shape, dtype=self._dtype, device=self.device))
         return self._scratch[which]
 
@@ -236,15 +228,6 @@ class Sampling:
         rows = torch.abs(values, out=self.scratch()).amax(dim=1).to(torch.float64)
         return torch.segment_reduce(rows, "max", lengths=self._num_rows, initial=0.0)
 
-    def _present_versions(self) -> list[tuple[int, int, int]]:
-        # An operation on a DTensor is counted by the DTensor, one on its part by the part.
-        return [
-            (one._version, one._version, one.data_ptr())
-            if plain
-            else (one._version, (part := local(one))._version, part.data_ptr())
-            for one, plain in zip(self._parameters, self._plain, strict=True)
-        ]
-
     def _swap(self, moment: Moment, there: str, here: str) -> None:
         """What was taken under one name now counts as taken under another."""
         self._begin(moment)
@@ -259,6 +242,7 @@ class Sampling:
         if self._moment is not moment:
             self._moment = moment
             self._taken.clear()
+            self._visit = None
 
     def _take(
         self,
@@ -269,15 +253,19 @@ class Sampling:
         keep_views: bool,
     ) -> torch.Tensor:
         self._begin(moment)
-        buffer = self._buffers.get(name)
-        if buffer is None:
-            buffer = Buffer(self._places, self.device, self._dtype)
-            self._buffers[name] = buffer
+        buffer = self._buffer(name)
         if name not in self._taken:
             self._taken.add(name)
-            views = self._kept(name, tensors) if keep_views else self._fresh(tensors)
-            buffer.fill(views)
+            where = self._addresses.of(name, tensors)
+            if where is None or not passes.gather(where, self._addresses.table, buffer.values):
+                views = self._kept(name, tensors) if keep_views else self._fresh(tensors)
+                buffer.fill(views)
         return buffer.values
+
+    def _buffer(self, name: str) -> Buffer:
+        if name not in self._buffers:
+            self._buffers[name] = Buffer(self._places, self.device, self._dtype)
+        return self._buffers[name]
 
     def _fresh(self, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         return [
@@ -297,7 +285,7 @@ class Sampling:
                 found.append(place.view(one.to_dense()))
                 continue
             kept = known[at]
-            part = one if self._plain[at] else local(one)
+            part = one if self._addresses.plain[at] else local(one)
             if kept is None or kept[0] != part.data_ptr() or not part.is_contiguous():
                 kept = (part.data_ptr(), place.view(one))
                 known[at] = kept
