@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from foreshock.fused.passes import unfused
 from foreshock.recipes import watching
 from foreshock.sampling import Sampling
 from foreshock.signals.grad_extremes import GradExtremesSignal
@@ -21,6 +22,8 @@ from foreshock.update import Update, trained_parameters
 from foreshock.watching import Watch
 from tests.reference import signals as reference
 from tests.signals.recording import OPTIMIZERS
+
+pytestmark = pytest.mark.usefixtures("way")
 
 VOCABULARY, WIDTH = 31, 24
 MAX_NORM = 0.3
@@ -319,7 +322,7 @@ def test_gradients_are_sampled_no_more_often_than_needed(
     monkeypatch.setattr(
         Sampling, "_fresh", lambda self, tensors: taken.append(1) or fresh(self, tensors)
     )
-    with loop.watched:
+    with unfused(), loop.watched:
         for number in range(1, 4):
             loop.step(number)
     assert len(taken) == 3 * samples

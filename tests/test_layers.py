@@ -55,6 +55,7 @@ L2_IN_ORDER = [
     "feed",
     "admission",
     "guard",
+    "told",
     "watch_record",
     "watching",
     "costing",

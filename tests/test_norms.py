@@ -10,6 +10,8 @@ import torch
 from foreshock.norms import l2_norms, largest_magnitudes, root_mean_square
 from tests.reference import signals as reference
 
+pytestmark = pytest.mark.usefixtures("way")
+
 CPU = torch.device("cpu")
 SIZES = [0, 1, 2, 7, 1023, 1024, 1025, 4095, 4096, 4097, 8193, 70_001]
 SCALES = [1e-44, 1e-40, 1e-38, 1e-30, 1e-20, 1e-19, 1e-13, 1e-12, 1e-6, 1.0, 1e6, 1e15, 1e18, 1e19,

@@ -13,6 +13,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.test_sampling import moment, parts, sampling_of
 
+pytestmark = pytest.mark.usefixtures("way")
+
 WORLD = 4
 
 

@@ -13,6 +13,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from foreshock.taps import Tap, first_tensor
 
+pytestmark = pytest.mark.usefixtures("way")
+
 CPU = torch.device("cpu")
 
 

@@ -13,6 +13,8 @@ from foreshock.core.action import Capability
 from foreshock.core.errors import ConfigError
 from foreshock.update import Update, trained_parameters
 
+pytestmark = pytest.mark.usefixtures("way")
+
 INF = math.inf
 
 Make = Callable[[Any], torch.optim.Optimizer]

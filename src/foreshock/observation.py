@@ -48,7 +48,7 @@ class _Pending(NamedTuple):
     """A step on its way to the host: its parts are those of `entries`, `sizes[i]` columns each."""
 
     step: int
-    packed: torch.Tensor
+    packed: "torch.Tensor | NDArray[np.float32]"
     entries: "list[_Entry]"
     sizes: list[int]
     ready: Any
@@ -123,10 +123,10 @@ class Observation:
         """Steps between the measurements of each series."""
         self._device = site.parameters[0][1].device
         self._due: list[_Entry] = []
-        self._measured: list[torch.Tensor] = []
+        self._measured: list[torch.Tensor | NDArray[Any]] = []
         self.num_partials = 0
         """Numbers that the last step sent to the host."""
-        self._early: dict[int, torch.Tensor] = {}
+        self._early: dict[int, torch.Tensor | NDArray[Any]] = {}
         self._pending: deque[_Pending] = deque()
         recompile()
 
@@ -170,11 +170,15 @@ class Observation:
             if entry.signal.phase is Phase.UPDATE:
                 self._measured.append(self._flat(entry.attached.measure(moment)))
         sizes = [len(part) for part in self._measured]
+        if self._device.type == "cpu" and self._join is None:
+            arrays = [one if isinstance(one, np.ndarray) else one.numpy() for one in self._measured]
+            together = np.concatenate([[float(commit)], *arrays]).astype(np.float32)
+            self._send(moment, together, sizes, None)
+            return
         verdict = commit.to(torch.float32).reshape(1).to(self._device)
-        packed = torch.cat([verdict, *self._measured])
+        packed = torch.cat([verdict, *map(self._tensor, self._measured)])
         if self._join is not None:
             packed, sizes = self._over_ranks(packed, sizes)
-        self.num_partials = len(packed)
         ready = None
         if packed.is_cuda:
             host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
@@ -182,6 +186,10 @@ class Observation:
             ready = torch.cuda.Event()
             ready.record()
             packed = host
+        self._send(moment, packed, sizes, ready)
+
+    def _send(self, moment: Moment, packed: Any, sizes: list[int], ready: Any) -> None:
+        self.num_partials = len(packed)
         self._pending.append(_Pending(moment.step, packed, self._due, sizes, ready))
         self._clock.step = moment.step + 1
 
@@ -234,7 +242,9 @@ class Observation:
                 entry.attached.load_state_dict(state[entry.signal.name])
 
     def _row(self, one: _Pending) -> Row:
-        partials = one.packed.cpu().numpy().astype(np.float64)
+        packed = one.packed
+        array = packed.cpu().numpy() if isinstance(packed, torch.Tensor) else packed
+        partials = array.astype(np.float64)
         committed = bool(partials[0])
         values = np.full(len(self.series), ABSENT, dtype=np.float32)
         at = 1
@@ -257,7 +267,14 @@ class Observation:
             wide.append(size + (self._num_ranks - 1) * own.count(Reduction.EACH))
         return self._join(packed, kinds), wide
 
-    def _flat(self, values: Any) -> torch.Tensor:
+    def _tensor(self, values: "torch.Tensor | NDArray[Any]") -> torch.Tensor:
+        if isinstance(values, torch.Tensor):
+            return values
+        return torch.from_numpy(values).to(self._device, torch.float32)
+
+    def _flat(self, values: Any) -> "torch.Tensor | NDArray[Any]":
+        if isinstance(values, np.ndarray):
+            return values
         if isinstance(values, torch.Tensor):
             return values.detach().to(self._device, torch.float32).reshape(-1)
         parts = [

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 See = Callable[[torch.Tensor], None]
 Glance = Callable[[torch.Tensor], bool]
 
+_graph_task = torch._C._current_graph_task_id
 _taps: "dict[int, Tap]" = {}
 _numbers = itertools.count()
 _paused = 0  # a plain number, since autograd's own threads must see it too
@@ -66,10 +67,31 @@ class Tap:
         _taps.pop(self._number, None)
 
     def _on_output(self, module: torch.nn.Module, _args: Any, _named: Any, output: Any) -> None:
-        self._pass_on(module, output)
+        if torch.compiler.is_compiling() or not self._shown(module, output):
+            self._pass_on(module, output)
 
     def _on_input(self, module: torch.nn.Module, args: Any, named: dict[str, Any]) -> None:
-        self._pass_on(module, (*args, *named.values()))
+        if torch.compiler.is_compiling() or not args or not self._shown(module, args[0]):
+            self._pass_on(module, (*args, *named.values()))
+
+    def _shown(self, module: torch.nn.Module, value: Any) -> bool:
+        """Whether that was the usual case, a plain tensor in a forward, and has been glanced at.
+
+        What follows otherwise is the same at length. Every line here runs on cold caches.
+        """
+        if (
+            self._glance is None
+            or type(value) is not torch.Tensor
+            or not module.training
+            or not torch.is_grad_enabled()
+            or _paused
+            or _graph_task() != -1
+            or is_functorch_wrapped_tensor(value)
+            or not value.is_floating_point()
+        ):
+            return False
+        self._seen_before = True
+        return self._glance(value)
 
     def _pass_on(self, module: torch.nn.Module, found: Any) -> None:
         if not module.training:
@@ -148,7 +170,7 @@ def apart(device_type: str) -> Iterator[None]:
 
 
 def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return _graph_task() != -1
 
 
 def _has_values(value: torch.Tensor) -> bool:

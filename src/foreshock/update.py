@@ -93,7 +93,9 @@ class Update:
         if len(grads) == len(self._parameters) and not any(grad.is_sparse for grad in grads):
             return found
         there = [place for place, one in enumerate(self._parameters) if one.grad is not None]
-        return self._of_all(found, torch.tensor(there, device=self._device), grads)
+        return self._of_all(
+            found, torch.tensor(there, dtype=torch.int64, device=self._device), grads
+        )
 
     def _of_all(self, found: Sizes, there: torch.Tensor, grads: list[torch.Tensor]) -> Sizes:
         """Sizes of all gradients from those that are there; what is not stored is zero."""

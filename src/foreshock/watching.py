@@ -19,6 +19,7 @@ from foreshock.observation import Observation
 from foreshock.ranks.canary import Canary
 from foreshock.ranks.exchange import num_ranks
 from foreshock.recipes import Recipe, watching
+from foreshock.told import Told
 from foreshock.update import Update, clip_factor, trained_parameters
 from foreshock.watch_record import WatchRecord
 
@@ -124,7 +125,7 @@ class Watch:
         """What is certainly wrong, in sentences: a rank with other weights, a changed shard."""
         self._update = Update(optimizer, parameters)
         signals = tuple(one for one in recipe.signals if with_loss or one.name != LOSS.name)
-        self._with_loss, self._per_sample = with_loss, per_sample
+        self._with_loss = with_loss
         self._site, ranks = site, num_ranks(None)
         self._device = parameters[0][1].device
         if ranks > 1:
@@ -155,7 +156,7 @@ class Watch:
             raise
         if meter is not None:
             self._time(meter)
-        self._terms = tuple(terms)
+        self._told = Told(terms, per_sample, self._device)
         self._on_alarm = on_alarm
         self._on_finding = on_finding
         self._canary: tuple[Canary, Any, int] | None = None
@@ -179,17 +180,7 @@ class Watch:
             ConfigError: its terms are not those that were announced.
             LoopError: it is not a single number.
         """
-        if set(terms) != set(self._terms):
-            raise ConfigError(
-                f"loss terms {sorted(terms)} were given, but watch was called with "
-                f"terms={sorted(self._terms)}"
-            )
-        told = {name: self._number(name, value) for name, value in ({"": loss} | terms).items()}
-        self._losses.append(told.pop(""))
-        for name, term in told.items():
-            self._terms_seen.setdefault(name, []).append(term)
-        if samples is not None and self._per_sample:
-            self._samples.append(torch.as_tensor(samples).detach().reshape(-1))
+        self._told.add(loss, samples, terms, self._step + 1)
 
     def before_clip(self) -> None:
         """Record the gradients now, before the loop clips them."""
@@ -291,7 +282,7 @@ class Watch:
         self.close()
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self._with_loss and not self._losses:
+        if self._with_loss and not self._told.has_loss:
             raise LoopError(
                 f"step {self._step + 1}: optimizer.step was called before the loss was told; call "
                 "watched.loss(loss), or watch with with_loss=False"
@@ -304,12 +295,8 @@ class Watch:
                 moment = dataclasses.replace(self._early)
             else:
                 moment = self._early
-            moment.loss = self._mean(self._losses)
             moment.lr = float(optimizer.param_groups[0]["lr"])
-            moment.terms = {
-                name: self._mean(self._terms_seen.get(name, [])) for name in self._terms
-            }
-            moment.samples_loss = torch.cat(self._samples) if self._samples else None
+            self._told.fill(moment)
             self._moment = moment
             self._observation.before_update(moment)
 
@@ -340,9 +327,7 @@ class Watch:
             setattr(self._observation, name, meter.wrap(PACKING, getattr(self._observation, name)))
 
     def _forget_step(self) -> None:
-        self._losses: list[torch.Tensor] = []
-        self._terms_seen: dict[str, list[torch.Tensor]] = {}
-        self._samples: list[torch.Tensor] = []
+        self._told.forget()
         self._early: Moment | None = None
         self._moment: Moment | None = None
 
@@ -363,21 +348,6 @@ class Watch:
             true_factor=factor,
             used_factor=factor,
         )
-
-    def _number(self, name: str, value: Any) -> torch.Tensor:
-        found = torch.as_tensor(value).detach()
-        if found.numel() != 1:
-            what = f"loss term {name!r}" if name else "loss"
-            raise LoopError(
-                f"step {self._step + 1}: the {what} must be a single number, got a tensor of "
-                f"shape {tuple(found.shape)}; tell its mean"
-            )
-        return found.reshape(())
-
-    def _mean(self, values: list[torch.Tensor]) -> torch.Tensor:
-        if not values:
-            return torch.zeros((), device=self._device)
-        return torch.stack([value.to(self._device, torch.float32) for value in values]).mean()
 
     def _tell(self, finding: str) -> None:
         self.findings.append(finding)

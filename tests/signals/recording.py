@@ -130,14 +130,16 @@ class Recording:
                 self.scaler.unscale_(self.optimizer)
                 self.update._scaler = None
             spoil({path: one.grad for path, one in self.paths.items()})
-        (norms, *_), total = self.update.gradient_sizes()
+        sizes, total = self.update.gradient_sizes()
         grads = {path: reference.array(one.grad, one) for path, one in self.paths.items()}
         before = {path: reference.array(one) for path, one in self.paths.items()}
         lr = self.update.lr(1.0)
         moment = Moment(
             step=self.step_number,
             loss=torch.stack(losses).mean(),
-            grad_norms=norms,
+            grad_norms=sizes.norms,
+            grad_largest=sizes.largest,
+            grad_num_zeros=sizes.num_zeros,
             grad_norm=total,
             lr=lr,
             samples_loss=samples,

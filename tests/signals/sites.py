@@ -45,10 +45,12 @@ class Case:
             loss = self.feed().float().square().mean() / micro_steps
             self.update.backward(loss)
             total = total + loss.detach()
-        (norms, *_), norm = self.update.gradient_sizes()
+        sizes, norm = self.update.gradient_sizes()
         return Moment(
             loss=total,
-            grad_norms=norms,
+            grad_norms=sizes.norms,
+            grad_largest=sizes.largest,
+            grad_num_zeros=sizes.num_zeros,
             grad_norm=norm,
             lr=self.update.lr(1.0),
             terms=dict.fromkeys(self.terms, total / 2),
@@ -152,6 +154,13 @@ def moment_of(gradients: list[torch.Tensor], **fields: Any) -> Moment:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     named = [(f"layers.{i}.weight", one) for i, one in enumerate(parameters)]
-    (norms, *_), norm = Update(torch.optim.SGD(parameters, lr=0.1), named).gradient_sizes()
-    given = {"loss": torch.zeros(()), "grad_norms": norms, "grad_norm": norm, "lr": 0.1}
+    sizes, norm = Update(torch.optim.SGD(parameters, lr=0.1), named).gradient_sizes()
+    given = {
+        "loss": torch.zeros(()),
+        "grad_norms": sizes.norms,
+        "grad_largest": sizes.largest,
+        "grad_num_zeros": sizes.num_zeros,
+        "grad_norm": norm,
+        "lr": 0.1,
+    }
     return Moment(**(given | fields))

@@ -217,7 +217,10 @@ class Attached(ABC):
 
     @abstractmethod
     def measure(self, moment: Moment) -> Any:
-        """Return the partials of this step: a tensor `[K]` or K numbers; waits for nothing."""
+        """Return the partials of this step: a tensor or array `[K]`, or K numbers.
+
+        Waits for no accelerator.
+        """
 
     def finish(self, partials: Values, committed: bool) -> Values:
         """Make the series' values `[S]` of partials `[K]`, on the host, in step order.

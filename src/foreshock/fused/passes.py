@@ -98,12 +98,15 @@ def size_and_peak(tensor: torch.Tensor) -> tuple[float, float] | None:
     Calls no operator of torch, and little else: between two large products every line of Python
     runs on cold caches.
     """
-    functions = _functions()
-    if functions is None or not _fits(tensor):
+    known = library()
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or known.functions is None or _off:
+        return None
+    if not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
     size, found = tensor.numel(), _Three()
-    kind = _KINDS[tensor.dtype]
-    if functions.foreshock_entry(tensor.data_ptr(), size, kind, _threads(size), found):
+    threads = torch.get_num_threads() if size > _FEW and known.may_thread else 1
+    if known.functions.foreshock_entry(tensor.data_ptr(), size, kind, threads, found):
         raise MemoryError("no memory for the sums of a pass")
     return math.sqrt(found[0] / size), found[1]
 
@@ -171,27 +174,32 @@ def updates(
     return Updates(*found)
 
 
-def logits(rows: torch.Tensor) -> NDArray[np.float64] | None:
-    """Of each row of logits `[R, V]` (fp32 or bf16): largest, total and moment, `[R, 3]`.
+def logits(found: torch.Tensor, first: int, every: int) -> NDArray[np.float64] | None:
+    """Of rows of logits `[.., V]` (fp32 or bf16): largest, total and moment, `[R, 3]`.
 
     With `b` the distance of each logit to the row's largest: the sums of `e^b` and `e^b * b`.
-    The rows may be apart, each must be contiguous.
+
+    Args:
+        found: logits, with at least one row.
+        first: the first row to look at, of all of them counted through.
+        every: from one row to the next.
     """
-    if rows.dtype not in _KINDS or not rows.is_cpu or rows.stride(1) != 1:
+    functions = _functions()
+    if functions is None or not _fits(found):
         return None
-    if (functions := _functions()) is None:
-        return None
-    found = np.empty((len(rows), 3))
+    width = found.shape[-1]
+    num = len(range(first, found.numel() // width, every))
+    seen = np.empty((num, 3))
     functions.foreshock_logits(
-        rows.data_ptr(),
-        _KINDS[rows.dtype],
-        len(rows),
-        rows.stride(0),
-        rows.shape[1],
-        _threads(rows.numel()),
-        found.ctypes.data,
+        found.data_ptr() + first * width * found.element_size(),
+        _KINDS[found.dtype],
+        num,
+        every * width,
+        width,
+        _threads(num * width),
+        seen.ctypes.data,
     )
-    return found
+    return seen
 
 
 def _functions() -> Any:

@@ -125,6 +125,8 @@ class Sampling:
         Each is `[]` or a number: the factors of the moment, as they were when it was taken.
         """
         true = self._true_factor
+        if true is moment.true_factor:  # which may be Inf: of gradients that were clipped to 0
+            return true, moment.used_factor
         return true, true * moment.used_factor / moment.true_factor
 
     def state(self, moment: Moment, keys: Sequence[str]) -> torch.Tensor | None:

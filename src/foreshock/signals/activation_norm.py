@@ -55,7 +55,11 @@ class _AttachedActivation(Attached):
         if self._clock.is_due(self._interval) and found.numel():
             self._seen.append(root_mean_square(local(found)))
 
-    def measure(self, moment: Moment) -> torch.Tensor:
+    def measure(self, moment: Moment) -> "torch.Tensor | Values":
+        if self._seen and all(isinstance(one, float) for one in self._seen):
+            found = np.array([np.linalg.norm(self._seen), len(self._seen)])  # pyright: ignore[reportArgumentType, reportCallIssue] - numbers, as asked just before
+            self.forget()
+            return found
         count = torch.full((), len(self._seen), dtype=torch.float64, device=self._device)
         size = torch.zeros_like(count)
         if self._seen:  # a root, since squares would leave the range of fp32

@@ -82,7 +82,7 @@ class _Gathered:
         num = len(self.sizes)
         if num == 1 and isinstance(self.sizes[0], float):
             return self.sizes[0], 1.0, float(self.largest[0])
-        if not all(isinstance(one, float) for one in self.sizes):
+        if self._owner.signal.channels or not all(isinstance(one, float) for one in self.sizes):
             return None
         sizes, largest = np.array(self.sizes), np.array(self.largest)
         return float(np.linalg.norm(sizes)), float(num), float(largest.max(initial=0.0))
@@ -124,13 +124,13 @@ class _AttachedActivations(Attached):
             for gathered, (_, module) in zip(self._gathered, modules, strict=True)
         ]
 
-    def measure(self, moment: Moment) -> torch.Tensor:
+    def measure(self, moment: Moment) -> torch.Tensor | Values:
         plain = [one.plain_sums() for one in self._gathered]
         if all(one is not None for one in plain):
-            sums = torch.from_numpy(np.array(plain))
-        else:
-            sums = torch.stack([one.sums(self._device) for one in self._gathered])
-        parts = [sums.T.reshape(-1).to(self._device)]
+            self.forget()
+            return np.array(plain, dtype=np.float64).T.reshape(-1)
+        sums = torch.stack([one.sums(self._device) for one in self._gathered])
+        parts = [sums.T.reshape(-1)]
         if self.signal.channels:
             parts += [self._share(_dead), self._share(self._saturated)]
         found = torch.cat(parts)

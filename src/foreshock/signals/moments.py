@@ -56,24 +56,28 @@ class _AttachedMoments(Attached):
         if self._has_second:
             self._sampling.gradients(moment)
 
-    def measure(self, moment: Moment) -> torch.Tensor:
-        found = self._visited(moment)
-        if found is None:
-            found = self._in_passes(moment)
+    def measure(self, moment: Moment) -> "torch.Tensor | Values":
+        visited = self._visited(moment)
+        if visited is not None and not self._shares.are_sharded:
+            count = np.sum(~np.isfinite(visited[:2]).all(axis=0))
+            return np.concatenate(
+                [visited.reshape(-1), [count, float(self._sampling.num_updates())]]
+            )
+        found = self._in_passes(moment) if visited is None else torch.from_numpy(visited)
         broken = ~torch.isfinite(found[:2]).all(dim=0)
         count = broken.sum().to(torch.float64).reshape(1)
         updates = torch.as_tensor(self._sampling.num_updates(), device=found.device)
         return torch.cat([self._shares.of_norms(found).reshape(-1), count, updates.reshape(1)])
 
-    def _visited(self, moment: Moment) -> torch.Tensor | None:
+    def _visited(self, moment: Moment) -> Values | None:
         """The three norms of each parameter, `[3, P]`, where one visit tells them all."""
         seen = self._sampling.visit(moment)
         if seen is None:
             return None
         if not self._has_second:
-            return torch.from_numpy(np.sqrt(seen.first))[None]
+            return np.sqrt(seen.first)[None]
         stale = seen.stale * float(self._correction() * self._factor(moment) ** 2)
-        return torch.from_numpy(np.sqrt(np.stack([seen.first, seen.second, stale])))
+        return np.sqrt(np.stack([seen.first, seen.second, stale]))
 
     def _in_passes(self, moment: Moment) -> torch.Tensor:
         """The same, one quantity after another."""

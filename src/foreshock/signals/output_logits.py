@@ -29,6 +29,8 @@ from foreshock.fused import passes
 from foreshock.norms import local
 from foreshock.taps import Tap
 
+_LARGEST = (True, False, True, False, False)
+"""Which of what is gathered over forwards are maxima; the others are sums."""
 _CPU_TOGETHER, _TOGETHER = 1 << 17, 1 << 24
 """Logits looked at together: 0.5 MB in fp32 on a CPU, 64 MB elsewhere."""
 
@@ -47,10 +49,39 @@ class _AttachedOutput(Attached):
             [-torch.inf, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=device
         )
         self._found = self._empty.clone()  # max, sum log Z, max |log Z|, sum entropy, rows
-        self._tap = Tap(head, site.timed("output_logits", self._see), device=device)
+        self._glanced: Values | None = None  # the same, of what was seen by fused passes
+        self._has_seen = False
+        self._tap = Tap(
+            head,
+            site.timed("output_logits", self._see),
+            device=device,
+            glance=site.timed("output_logits", self._glance),
+        )
+
+    def _glance(self, found: torch.Tensor) -> bool:
+        if not self._clock.is_due(self._signal.interval_steps) or not found.numel():
+            return True
+        num = found.numel() // found.shape[-1]
+        every = min(1 if self._signal.exact else self._signal.every_rows, num)
+        rows = passes.logits(found, self._clock.step % every, every)
+        if rows is None:
+            return False
+        largest, total, moment = rows.T
+        with np.errstate(all="ignore"):
+            spread = np.log(total)
+            log_z = np.where(np.isfinite(largest), largest + spread, largest)
+            entropy = spread - moment / total
+            now = np.array(
+                [largest.max(), log_z.sum(), np.abs(log_z).max(), entropy.sum(), len(rows)]
+            )
+        if self._glanced is not None:
+            now = np.where(_LARGEST, np.maximum(self._glanced, now), self._glanced + now)
+        self._glanced = now
+        return True
 
     def _see(self, found: torch.Tensor) -> None:
         logits = local(found)
+        self._has_seen = True
         if not self._clock.is_due(self._signal.interval_steps) or not logits.numel():
             return
         if logits.shape[-1] != found.shape[-1]:  # a rank that has a part of the vocabulary
@@ -69,8 +100,17 @@ class _AttachedOutput(Attached):
         self._found[3] += now[3]
         self._found[4] += len(rows)
 
-    def measure(self, moment: Moment) -> torch.Tensor:
-        found = self._found.clone()
+    def measure(self, moment: Moment) -> "torch.Tensor | Values":
+        glanced, found = self._glanced, self._found
+        if glanced is not None and self._has_seen:
+            both = torch.from_numpy(glanced).to(found)
+            largest = torch.tensor(_LARGEST, device=found.device)
+            found = torch.where(largest, torch.maximum(both, found), both + found)
+        elif glanced is not None:
+            self.forget()
+            return glanced
+        else:
+            found = found.clone()
         self.forget()
         return found
 
@@ -82,7 +122,10 @@ class _AttachedOutput(Attached):
         return np.array([largest, log_z / rows, log_z_absmax, entropy / rows])
 
     def forget(self) -> None:
-        self._found.copy_(self._empty)
+        self._glanced = None
+        if self._has_seen:
+            self._found.copy_(self._empty)
+            self._has_seen = False
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         self.forget()
@@ -101,12 +144,8 @@ def _of_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
     All relative to the largest logit: the difference of two large numbers keeps few digits.
     """
-    fused = passes.logits(rows)
-    if fused is None:
-        parts = [_of_few(part) for part in rows.split(_num_together(rows))]
-        largest, total, moment = map(torch.cat, zip(*parts, strict=True))
-    else:
-        largest, total, moment = torch.from_numpy(fused).unbind(1)
+    parts = [_of_few(part) for part in rows.split(_num_together(rows))]
+    largest, total, moment = map(torch.cat, zip(*parts, strict=True))
     entropy = torch.log(total) - moment / total
     log_z = torch.where(torch.isfinite(largest), largest + torch.log(total), largest)
     return largest, log_z, entropy

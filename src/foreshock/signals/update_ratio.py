@@ -47,12 +47,14 @@ class _AttachedUpdateRatio(Attached):
         if any(self._low):
             self._sampling.gradients(moment)
 
-    def measure(self, moment: Moment) -> torch.Tensor:
+    def measure(self, moment: Moment) -> "torch.Tensor | Values":
         sampling = self._sampling
         seen = None if any(self._low) else sampling.visit(moment)
         if seen is not None:
-            norms = torch.from_numpy(np.sqrt(np.stack([seen.moved, seen.size])))
-            return self._shares.of_norms(norms).reshape(-1)
+            found = np.sqrt(np.concatenate([seen.moved, seen.size]))
+            if not self._shares.are_sharded:
+                return found
+            return self._shares.of_norms(torch.from_numpy(found).reshape(2, -1)).reshape(-1)
         before, now = sampling.weights_before(moment), sampling.weights_after(moment)
         moved = torch.sub(now, before, out=sampling.scratch())
         norms = torch.stack([sampling.norms(moved), sampling.norms(now)])
