@@ -10,6 +10,7 @@ import torch
 from foreshock.core.meter import Meter
 from foreshock.core.program import Loss, Program
 from foreshock.core.signal import Exactness
+from foreshock.fused.passes import status
 from foreshock.recipes import Recipe
 from foreshock.watching import DETECTORS, NORMS, PACKING, Watch
 
@@ -56,12 +57,14 @@ class Costs:
         signals: each signal that found something to measure.
         others: what is not done by a signal: norms, packing, detectors.
         bytes_per_step: of the one copy to the host, at most.
+        fused: how the fused passes were made, or why there are none.
     """
 
     step_secs: float
     signals: tuple[SignalCost, ...]
     others: tuple[SignalCost, ...]
     bytes_per_step: int
+    fused: str
 
     @property
     def total_pct(self) -> float:
@@ -151,7 +154,11 @@ def measure_costs(
         for name, words in OTHERS.items()
     )
     return Costs(
-        step_secs=step_secs, signals=signals, others=others, bytes_per_step=4 * num_partials
+        step_secs=step_secs,
+        signals=signals,
+        others=others,
+        bytes_per_step=4 * num_partials,
+        fused=status() if device.type == "cpu" else "none, on an accelerator",
     )
 
 

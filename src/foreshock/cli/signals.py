@@ -62,6 +62,7 @@ def _as_json(costs: "Costs") -> "dict[str, object]":
         "step_secs": costs.step_secs,
         "total_pct": costs.total_pct,
         "bytes_per_step": costs.bytes_per_step,
+        "fused": costs.fused,
         "signals": [dataclasses.asdict(one) for one in costs.signals],
         "others": [
             {"name": one.name, "what": one.passes, "cost_pct": one.cost_pct} for one in costs.others
@@ -91,6 +92,7 @@ def _show(costs: "Costs", console: Console) -> None:
         f"\nAll but the norms, which clipping takes anyway: {costs.total_pct:.2f} % of a step of "
         f"{costs.step_secs * 1000:.0f} ms; one copy of {costs.bytes_per_step:,} bytes."
     )
+    console.print(f"Fused passes: {costs.fused}.", markup=False)
     for one in costs.signals:
         for note in one.notes:
             console.print(f"{one.name}: {note}", style="yellow", markup=False)
