@@ -167,7 +167,7 @@ def _by_rows(tensors: list[torch.Tensor]) -> "np.ndarray[tuple[int], np.dtype[np
     """Norms `[N]` of tensors on the CPU, with fp32 inside rows and fp64 across them."""
     flat = [tensor.reshape(-1) for tensor in tensors]
     num_rows = [len(one) // _ROW for one in flat]
-    rows = torch.empty(sum(num_rows))
+    rows = torch.empty(sum(num_rows), dtype=torch.float32)
     small: list[torch.Tensor] = []
     at = 0
     for one, count in zip(flat, num_rows, strict=True):

@@ -172,7 +172,8 @@ class Observation:
         sizes = [len(part) for part in self._measured]
         if self._device.type == "cpu" and self._join is None:
             arrays = [one if isinstance(one, np.ndarray) else one.numpy() for one in self._measured]
-            together = np.concatenate([[float(commit)], *arrays]).astype(np.float32)
+            with np.errstate(all="ignore"):  # beyond the range of fp32 is Inf
+                together = np.concatenate([[float(commit)], *arrays]).astype(np.float32)
             self._send(moment, together, sizes, None)
             return
         verdict = commit.to(torch.float32).reshape(1).to(self._device)
@@ -270,11 +271,13 @@ class Observation:
     def _tensor(self, values: "torch.Tensor | NDArray[Any]") -> torch.Tensor:
         if isinstance(values, torch.Tensor):
             return values
-        return torch.from_numpy(values).to(self._device, torch.float32)
+        with np.errstate(all="ignore"):
+            narrow = np.ascontiguousarray(values, dtype=np.float32)
+        return torch.from_numpy(narrow).to(self._device)
 
     def _flat(self, values: Any) -> "torch.Tensor | NDArray[Any]":
         if isinstance(values, np.ndarray):
-            return values
+            return values.reshape(-1)
         if isinstance(values, torch.Tensor):
             return values.detach().to(self._device, torch.float32).reshape(-1)
         parts = [

@@ -14,7 +14,9 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import stat
+import struct
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -25,7 +27,9 @@ from typing import NamedTuple
 _SOURCE = Path(__file__).with_name("passes.c")
 _SWITCH = "FORESHOCK_FUSED"
 _COMPILERS = ("cc", "gcc", "clang")
-_ALWAYS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+_ALWAYS = (  # of some compilers fast mathematics are the default, which know no NaN
+    *("-O3", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+)
 _TRIED = (  # what not every compiler knows
     ("-march=native", "-fopenmp"),
     ("-march=native", "-fopenmp-simd"),
@@ -45,13 +49,16 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
+class _NotCompiledError(Exception):
+    """The compiler ran and made nothing; with what it said."""
+
+
 class Library(NamedTuple):
     """What came of looking for the passes.
 
     Attributes:
         functions: the loaded library, or None.
-        may_thread: whether it shares torch's threads; a second pool of them would stand in
-            the way of the first, so that it then runs in one.
+        may_thread: whether it shares torch's threads; else it runs in one.
         said: how it was made, or why it is not there.
     """
 
@@ -67,16 +74,16 @@ def library() -> Library:
         return Library(None, False, f"switched off by {_SWITCH}=0")
     if os.name != "posix":
         return Library(None, False, "not compiled on this system")
-    compiler = _compiler()
+    try:
+        compiler = _compiler()
+    except ValueError as error:
+        return Library(None, False, f"CC is no command: {error}")
     if compiler is None:
         return Library(None, False, "no C compiler was found")
-    before = _thread_pools()
     try:
-        functions, flags = _made(compiler)
-    except (OSError, subprocess.SubprocessError) as error:
+        return _made(compiler)
+    except (OSError, subprocess.SubprocessError, ValueError, _NotCompiledError) as error:
         return Library(None, False, f"{compiler[0]} could not compile them: {error}")
-    threads = "-fopenmp" in flags and _thread_pools() <= before
-    return Library(functions, threads, f"compiled by {Path(compiler[0]).name}")
 
 
 def _compiler() -> list[str] | None:
@@ -88,19 +95,41 @@ def _compiler() -> list[str] | None:
     return None
 
 
-def _made(compiler: list[str]) -> tuple[ctypes.CDLL, tuple[str, ...]]:
+def _made(compiler: list[str]) -> Library:
     failure: Exception = OSError("nothing was tried")
-    folder = _cache()
+    before = _thread_pools()
     for flags in _TRIED:
-        with tempfile.TemporaryDirectory(prefix="foreshock-") as temporary:
-            path = (folder or Path(temporary)) / f"passes-{_key(compiler, flags)}.so"
-            try:
-                if not _is_ours(path, stat.S_ISREG):
-                    _compile([*compiler, *_ALWAYS, *flags], path)
-                return _loaded(path), flags
-            except (OSError, subprocess.SubprocessError) as error:
-                failure = error
+        threads = "-fopenmp" in flags
+        if threads and not _can_be_shared(before):
+            continue
+        command = [*compiler, *_ALWAYS, *flags, str(_SOURCE)]
+        try:
+            functions = _found(command)
+        except (OSError, _NotCompiledError) as error:
+            failure = error
+            continue
+        # One that brings a runtime of its own is left unused: some end the process when they
+        # find another at their first call.
+        if not threads or _thread_pools() == before:
+            return Library(functions, threads, f"compiled by {Path(compiler[0]).name}")
     raise failure
+
+
+def _found(command: list[str]) -> ctypes.CDLL:
+    """What the command compiles, kept where that is possible."""
+    folder = _cache()
+    if folder is not None:
+        path = folder / f"passes-{_key(command)}.so"
+        with suppress(OSError):
+            if _is_ours(path, stat.S_ISREG):
+                return _loaded(path)
+        with suppress(OSError):  # a full disk, or one that nothing may be run from
+            _compile(command, path)
+            return _loaded(path)
+    with tempfile.TemporaryDirectory(prefix="foreshock-", ignore_cleanup_errors=True) as place:
+        path = Path(place) / "passes.so"
+        _compile(command, path)
+        return _loaded(path)
 
 
 def _compile(command: list[str], path: Path) -> None:
@@ -108,18 +137,9 @@ def _compile(command: list[str], path: Path) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     os.close(handle)
     try:
-        # The command is the user's own compiler, the input a file of this package.
-        done = subprocess.run(  # noqa: S603
-            [*command, str(_SOURCE), "-o", name, "-lm"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_SECS,
-            check=False,
-        )
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise OSError(said[0])
+        _run([*command, "-o", name, "-lm"])
+        with Path(name).open("rb") as written:
+            os.fsync(written.fileno())
         Path(name).chmod(0o700)
         Path(name).replace(path)
     finally:
@@ -127,38 +147,83 @@ def _compile(command: list[str], path: Path) -> None:
             Path(name).unlink()
 
 
+def _run(command: list[str]) -> None:
+    """Run the user's own compiler on a file of this package; on a timeout end all it started."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(_TIMEOUT_SECS)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        if status:
+            said.seek(0)
+            lines = said.read(1 << 16).decode(errors="replace").strip().splitlines()
+            lines = [line for line in lines if "error" in line] or lines
+            raise _NotCompiledError(lines[0] if lines else f"exit status {status}")
+
+
 def _loaded(path: Path) -> ctypes.CDLL:
+    if not _is_whole(path):
+        raise OSError("it is cut short")
     found = ctypes.CDLL(str(path))
     for name, arguments in _FUNCTIONS.items():
         function = getattr(found, name, None)
         if function is None:
-            raise OSError(f"{path.name} holds no {name}")
+            raise OSError(f"it holds no {name}")
         function.argtypes = arguments
         function.restype = _INT
     return found
 
 
-def _key(compiler: list[str], flags: tuple[str, ...]) -> str:
+def _is_whole(path: Path) -> bool:
+    """Whether nothing is missing at the end of a library, which would end the process.
+
+    Where it is of 64-bit ELF: linkers put the table of sections last.
+    """
+    found = path.read_bytes()
+    if found[:5] != b"\x7fELF\x02" or len(found) < 64:
+        return True
+    (begin,) = struct.unpack_from("=Q", found, 40)
+    size, num = struct.unpack_from("=HH", found, 58)
+    return begin + size * num <= len(found)
+
+
+def _key(command: list[str]) -> str:
     """Names what the library is made of: a home directory may be shared by unlike machines."""
     processor = platform.processor()
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        processor = "".join(re.findall(r"^(?:flags|Features|model name).*$", text, re.M)[:2])
-    made_of = [_SOURCE.read_text(encoding="utf-8"), *compiler, *flags, processor]
+        told = re.findall(r"^(?:flags|Features|isa|model name).*$", text, re.M)
+        processor += "".join(told[:2])
+    made_of = [_SOURCE.read_text(encoding="utf-8"), *command, processor]
     made_of += [platform.machine(), platform.system(), *platform.libc_ver()]
-    return hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:24]
+    text = "\0".join(made_of)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def _cache() -> Path | None:
-    """A folder that only this user can write to; None if there is no such."""
+    """A folder that only this user can write to, or put another in the place of; None if none."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-        folder = root / "foreshock"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except (OSError, RuntimeError):
+        if not root.is_absolute():
+            return None
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = root.resolve() / "foreshock"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        kept = _is_ours(folder, stat.S_ISDIR) and all(map(_is_kept, folder.parents))
+    except (OSError, RuntimeError, ValueError):
         return None
-    return folder if _is_ours(folder, stat.S_ISDIR) and os.access(folder, os.W_OK) else None
+    return folder if kept and os.access(folder, os.W_OK) else None
 
 
 def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
@@ -171,10 +236,26 @@ def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
     return is_kind(found.st_mode) and found.st_uid == os.getuid() and not others
 
 
+def _is_kept(folder: Path) -> bool:
+    """Whether nobody but this user and root can move what is in a folder."""
+    found = folder.lstat()
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in (0, os.getuid()) and (not others or bool(found.st_mode & stat.S_ISVTX))
+
+
 def _thread_pools() -> set[str]:
     """The OpenMP runtimes in this process."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
-    return set(re.findall(r"\S*lib[gi]?omp[^/\s]*$", text, re.M))
+    name = r"\S*/lib(?:g|i)?omp5?(?:-\w+)?\.so[.\d]*(?= \(deleted\)$|$)"
+    return set(re.findall(name, text, re.M))
+
+
+def _can_be_shared(pools: set[str]) -> bool:
+    """Whether there is one runtime, torch's, under a name that a compiler may link to.
+
+    Wheels rename those they bring, and two in a process stand in each other's way.
+    """
+    return len(pools) == 1 and all(re.search(r"/lib(?:gomp|omp|iomp5)\.so", one) for one in pools)

@@ -13,6 +13,11 @@
 #define EXPORT __attribute__((visibility("default")))
 #define PIECE 16384 /* elements that one thread takes at a time */
 #define CHUNK 1024  /* elements between additions into a wider sum */
+#ifdef __AVX__
+#define FEW 256 /* the same where the sum is fp32: at most 32 additions to each part of a vector */
+#else
+#define FEW 32
+#endif
 
 enum { FP32 = 0, BF16 = 1 };
 
@@ -133,9 +138,9 @@ static void gather(const float *from, const Place *place, float *to) {
   }
 }
 
-/* Copy the sample of each tensor to its place in the buffer; of a null tensor, zeros. */
-EXPORT void foreshock_gather(const float *const *tensors, const Place *places, int64_t num,
-                             int threads, float *buffer) {
+/* Copy the sample of each tensor to its place in the buffer; of a null tensor, zeros. Returns 0. */
+EXPORT int foreshock_gather(const float *const *tensors, const Place *places, int64_t num,
+                            int threads, float *buffer) {
 #pragma omp parallel for schedule(dynamic, 4) num_threads(threads) if (threads > 1)
   for (int64_t t = 0; t < num; t++) {
     const Place *place = &places[t];
@@ -144,6 +149,7 @@ EXPORT void foreshock_gather(const float *const *tensors, const Place *places, i
     else
       memset(buffer + place->at, 0, (size_t)(place->count * place->length) * sizeof *buffer);
   }
+  return 0;
 }
 
 static double sum_of_squares(const float *x, int64_t n) {
@@ -180,7 +186,10 @@ EXPORT int foreshock_updates(const float *const *parameters, const float *const 
       float *now = weights + place->at;
       const float *old = before + place->at, *grad = grads + place->at;
       double moved = 0.0, first = 0.0, second = 0.0, stale = 0.0;
-      gather(parameters[t], place, now);
+      if (parameters[t])
+        gather(parameters[t], place, now);
+      else
+        n = 0;
 #pragma omp simd reduction(+ : moved)
       for (int64_t i = 0; i < n; i++) {
         double step = (double)now[i] - (double)old[i];
@@ -213,7 +222,8 @@ EXPORT int foreshock_updates(const float *const *parameters, const float *const 
 /* e^x for x <= 0 to 2e-7 relative, 0 below -87 (Cephes). A NaN stays one. */
 static inline float exponential(float x) {
   float low = x < -87.0f ? -87.0f : x;
-  float whole = rintf(low * 1.44269504088896341f);
+  /* Rounds to the nearest whole number, as vectors everywhere, which rintf is not. */
+  float whole = low * 1.44269504088896341f + 12582912.0f - 12582912.0f;
   float rest = low - whole * 0.693359375f;
   rest += whole * 2.12194440e-4f;
   float power = 1.9875691500e-4f;
@@ -239,8 +249,8 @@ static inline float exponential(float x) {
     }                                                                                           \
     if (peak > 0x7f800000u) largest = NAN;                                                      \
     double total = 0.0, moment = 0.0;                                                           \
-    for (int64_t low = 0; low < n; low += CHUNK) {                                              \
-      int64_t high = low + CHUNK < n ? low + CHUNK : n;                                         \
+    for (int64_t low = 0; low < n; low += FEW) {                                                \
+      int64_t high = low + FEW < n ? low + FEW : n;                                             \
       float sum = 0.0f, weighted = 0.0f;                                                        \
       _Pragma("omp simd reduction(+ : sum, weighted)") for (int64_t i = low; i < high; i++) {   \
         float below = load(x[i]) - largest;                                                     \
@@ -261,9 +271,9 @@ LOGITS(logits_fp32, float, AS_IT_IS)
 LOGITS(logits_bf16, uint16_t, WIDENED)
 
 /* Of each row of logits: the largest, the sum of `e^below` and that of `e^below * below`, where
- * `below` is the distance to the largest, `[num, 3]`. */
-EXPORT void foreshock_logits(const void *rows, int64_t kind, int64_t num, int64_t stride,
-                             int64_t width, int threads, double *found) {
+ * `below` is the distance to the largest, `[num, 3]`. Returns 0. */
+EXPORT int foreshock_logits(const void *rows, int64_t kind, int64_t num, int64_t stride,
+                            int64_t width, int threads, double *found) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (int64_t row = 0; row < num; row++) {
     if (kind == BF16)
@@ -271,4 +281,5 @@ EXPORT void foreshock_logits(const void *rows, int64_t kind, int64_t num, int64_
     else
       logits_fp32((const float *)rows + row * stride, width, found + 3 * row);
   }
+  return 0;
 }

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from foreshock.fused.library import library
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _FEW = 1 << 16
 """Elements up to which a second thread is not worth waking."""
 
@@ -75,14 +76,17 @@ def unfused() -> Iterator[None]:
 
 def entries(tensors: Sequence[torch.Tensor]) -> Entries | None:
     """Norm, largest magnitude and zeros of each tensor (fp32 or bf16), in one pass over each."""
-    if not all(map(_fits, tensors)) or (functions := _functions()) is None:
+    addresses: list[int] = []
+    for one in tensors:
+        at = address(one)
+        if at is None:
+            return None
+        addresses.append(at)
+    if (functions := _functions()) is None:
         return None
     num = len(tensors)
     sizes = [one.numel() for one in tensors]
-    about = np.array(
-        [[one.data_ptr() for one in tensors], sizes, [_KINDS[one.dtype] for one in tensors]],
-        dtype=np.int64,
-    )
+    about = np.array([addresses, sizes, [_KINDS[one.dtype] for one in tensors]], dtype=np.int64)
     found = np.empty((3, num))
     at = about.ctypes.data
     if functions.foreshock_entries(
@@ -93,20 +97,17 @@ def entries(tensors: Sequence[torch.Tensor]) -> Entries | None:
 
 
 def size_and_peak(tensor: torch.Tensor) -> tuple[float, float] | None:
-    """Root mean square and largest magnitude of one tensor with elements.
+    """Root mean square and largest magnitude of one tensor; None also of one without elements.
 
     Calls no operator of torch, and little else: between two large products every line of Python
     runs on cold caches.
     """
-    known = library()
-    kind = _KINDS.get(tensor.dtype)
-    if kind is None or known.functions is None or _off:
+    at, size, found = address(tensor), tensor.numel(), _Three()
+    if not at or not size or _off or (known := library()).functions is None:
         return None
-    if not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
-        return None
-    size, found = tensor.numel(), _Three()
+    kind = _KINDS[tensor.dtype]
     threads = torch.get_num_threads() if size > _FEW and known.may_thread else 1
-    if known.functions.foreshock_entry(tensor.data_ptr(), size, kind, threads, found):
+    if known.functions.foreshock_entry(at, size, kind, threads, found):
         raise MemoryError("no memory for the sums of a pass")
     return math.sqrt(found[0] / size), found[1]
 
@@ -119,14 +120,15 @@ def gather(addresses: NDArray[np.int64], places: NDArray[np.int64], buffer: torc
         places: start, count, length, stride and place in the buffer, in elements, `[N, 5]`.
         buffer: fp32, contiguous.
     """
-    if not _fits(buffer) or (functions := _functions()) is None:
+    to = address(buffer)
+    if to is None or (functions := _functions()) is None:
         return False
     functions.foreshock_gather(
         addresses.ctypes.data,
         places.ctypes.data,
         len(places),
         _threads(buffer.numel()),
-        buffer.data_ptr(),
+        to,
     )
     return True
 
@@ -151,8 +153,8 @@ def updates(
         weights: buffer that gets the sample of the weights now.
         least: second moments below it count as it.
     """
-    fit = _fits(before) and _fits(grads) and _fits(weights)
-    if not fit or (functions := _functions()) is None:
+    buffers = [address(one) for one in (before, grads, weights)]
+    if None in buffers or (functions := _functions()) is None:
         return None
     num = len(places)
     found = np.empty((5, num))
@@ -164,10 +166,10 @@ def updates(
         places.ctypes.data,
         num,
         _threads(3 * weights.numel()),
-        before.data_ptr(),
-        grads.data_ptr(),
+        buffers[0],
+        buffers[1],
         least,
-        weights.data_ptr(),
+        buffers[2],
         found.ctypes.data,
     ):
         raise MemoryError("no memory for the sample of a parameter")
@@ -180,18 +182,18 @@ def logits(found: torch.Tensor, first: int, every: int) -> NDArray[np.float64] |
     With `b` the distance of each logit to the row's largest: the sums of `e^b` and `e^b * b`.
 
     Args:
-        found: logits, with at least one row.
+        found: logits, with at least one row; None if they have no width.
         first: the first row to look at, of all of them counted through.
         every: from one row to the next.
     """
-    functions = _functions()
-    if functions is None or not _fits(found):
+    at = address(found)
+    if not at or found.is_nested or not found.ndim or (functions := _functions()) is None:
         return None
     width = found.shape[-1]
     num = len(range(first, found.numel() // width, every))
     seen = np.empty((num, 3))
     functions.foreshock_logits(
-        found.data_ptr() + first * width * found.element_size(),
+        at + first * width * found.element_size(),
         _KINDS[found.dtype],
         num,
         every * width,
@@ -206,9 +208,23 @@ def _functions() -> Any:
     return None if _off else library().functions
 
 
-def _fits(one: torch.Tensor) -> bool:
-    plain = one.layout is torch.strided and not one.is_neg()
-    return plain and one.is_cpu and one.dtype in _KINDS and one.is_contiguous()
+def address(one: torch.Tensor) -> int | None:
+    """Where the elements of a tensor begin, all of them in order; 0 if it has none.
+
+    None if the passes cannot visit it: a subclass (which may hold nothing itself, or wait for what
+    is on its way), another device or dtype, other memory than contiguous, memory that was given
+    back, a tensor within a transform of functions.
+    """
+    usual = type(one) in _PLAIN and one.is_cpu and one.dtype in _KINDS
+    if not usual or one.layout is not torch.strided or not one.is_contiguous() or one.is_neg():
+        return None
+    try:
+        at = one.data_ptr()
+    except RuntimeError:
+        return None
+    if one.numel() == 0:
+        return 0
+    return at or None
 
 
 def _threads(num_elements: int) -> int:

@@ -1,15 +1,20 @@
 """Where tensors lie, for the fused passes, and whether anything has written to the weights."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from foreshock.fused import passes
 from foreshock.norms import local
 from foreshock.sampling.places import ROW, Place
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Called for each of hundreds of tensors a step.
+_ADDRESS, _CONTIGUOUS = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
+_BYTES: Any = torch.Tensor.nbytes.__get__  # pyright: ignore[reportAttributeAccessIssue] - built in C
 
 
 class Addresses:
@@ -37,31 +42,35 @@ class Addresses:
             dtype=np.int64,
         )
         """The places as the fused passes want them, `[P, 5]`."""
-        self._known: dict[str, tuple[list[int], NDArray[np.int64]]] = {}
+        self._known: dict[str, tuple[list[Any], NDArray[np.int64]]] = {}
 
     def of(self, name: str, tensors: Sequence[torch.Tensor | None]) -> NDArray[np.int64] | None:
         """Addresses of the first elements `[P]`, 0 for a tensor that is not there.
 
         None if the fused passes cannot visit all of them: they want fp32 on a CPU, and
-        contiguous memory. What is known of a name is kept as long as its addresses stay.
+        contiguous memory. They are good as long as the tensors live and stay as they are.
         """
-        if self._all_plain:
-            found = [0 if one is None or one.is_sparse else one.data_ptr() for one in tensors]
-            known = self._known.get(name)
-            if known is not None and known[0] == found:
-                return known[1]
+        looks = _looks(tensors) if self._all_plain else None
+        known = self._known.get(name)
+        if known is not None and looks is not None and known[0] == looks:
+            return known[1]
+        self._known.pop(name, None)
         found: list[int] = []
         for one, plain, place in zip(tensors, self.plain, self._places, strict=True):
             if one is None or not place.size:
                 found.append(0)
                 continue
+            if not plain and (one.is_sparse or one.is_conj()):
+                return None  # `local` would make a copy, which is gone before it is visited
             part = one if plain else local(one)
-            if not _can_be_visited(part) or part.numel() != place.own:
-                self._known.pop(name, None)
+            at = passes.address(part)
+            if at is None or part.dtype is not torch.float32 or part.numel() != place.own:
                 return None
-            found.append(part.data_ptr())
-        self._known[name] = (found, np.array(found, dtype=np.int64))
-        return self._known[name][1]
+            found.append(at)
+        addresses = np.array(found, dtype=np.int64)
+        if looks is not None:
+            self._known[name] = (looks, addresses)
+        return addresses
 
     def versions(self) -> tuple[list[int], list[int]]:
         """Writes to each parameter that torch has counted, and where it lies."""
@@ -74,6 +83,18 @@ class Addresses:
         return counts, [part.data_ptr() for part in parts]
 
 
-def _can_be_visited(part: torch.Tensor) -> bool:
-    usual = part.is_cpu and part.dtype == torch.float32 and part.layout is torch.strided
-    return usual and part.is_contiguous() and part.data_ptr() != 0
+def _looks(tensors: Sequence[torch.Tensor | None]) -> list[Any] | None:
+    """What tells whether tensors of known shapes still can be visited, and where; None if not.
+
+    The address alone does not: memory that was given back is handed out again, to tensors of
+    other types and other strides.
+    """
+    there = [one for one in tensors if one is not None]
+    try:
+        found: list[Any] = [*map(_ADDRESS, there), *map(_BYTES, there), *map(_CONTIGUOUS, there)]
+    except RuntimeError:  # of sparse ones, and of some subclasses
+        return None
+    found += map(type, there)
+    if len(there) < len(tensors):
+        found += [one is None for one in tensors]
+    return found

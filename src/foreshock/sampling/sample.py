@@ -286,13 +286,21 @@ class Sampling:
             if one.is_sparse:
                 found.append(place.view(one.to_dense()))
                 continue
-            kept = known[at]
             part = one if self._addresses.plain[at] else local(one)
-            if kept is None or kept[0] != part.data_ptr() or not part.is_contiguous():
-                kept = (part.data_ptr(), place.view(one))
-                known[at] = kept
+            if not _has_memory(part):
+                found.append(place.view(one))
+                continue
+            kept = known[at]
+            where = part.data_ptr()
+            if kept is None or kept[0] != where or kept[1].dtype != part.dtype:
+                known[at] = kept = (where, place.view(one))
             found.append(kept[1])
         return found
+
+
+def _has_memory(part: torch.Tensor) -> bool:
+    """Whether its elements lie in order in memory of its own, so that a view of it stays good."""
+    return type(part) in (torch.Tensor, torch.nn.Parameter) and part.is_contiguous()
 
 
 def _dense(one: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ class StateTensors:
     def __init__(self, optimizer: Any, parameters: Sequence[torch.Tensor]) -> None:
         self._optimizer = optimizer
         self._parameters = parameters
-        self._states: list[dict[str, Any]] = []
+        self._states: list[Any] = []
         self._of_each: list[dict[str, Any]] = [{} for _ in parameters]
         self._found: dict[str, tuple[list[Any], Tensors]] = {}
 
@@ -54,10 +54,10 @@ class StateTensors:
 
     def _present(self) -> list[dict[str, Any]]:
         """The state of each parameter, `[P]`, empty where it has none yet."""
-        now = list(self._optimizer.state.values())
+        state = self._optimizer.state
+        now = [*state, *state.values()]
         if not _same(self._states, now):
             self._states = now
-            state = self._optimizer.state
             self._of_each = [state.get(one, {}) for one in self._parameters]
         return self._of_each
 

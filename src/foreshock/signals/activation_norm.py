@@ -52,8 +52,8 @@ class _AttachedActivation(Attached):
         return both is not None
 
     def _see(self, found: torch.Tensor) -> None:
-        if self._clock.is_due(self._interval) and found.numel():
-            self._seen.append(root_mean_square(local(found)))
+        if self._clock.is_due(self._interval) and (value := local(found)).numel():
+            self._seen.append(root_mean_square(value))
 
     def measure(self, moment: Moment) -> "torch.Tensor | Values":
         if self._seen and all(isinstance(one, float) for one in self._seen):
@@ -64,7 +64,12 @@ class _AttachedActivation(Attached):
         size = torch.zeros_like(count)
         if self._seen:  # a root, since squares would leave the range of fp32
             size = torch.linalg.vector_norm(
-                torch.stack([torch.as_tensor(one).to(count) for one in self._seen])
+                torch.stack(
+                    [
+                        torch.as_tensor(one, dtype=count.dtype, device=count.device)
+                        for one in self._seen
+                    ]
+                )
             )
         self.forget()
         return torch.stack([size, count])

@@ -55,9 +55,11 @@ class _Gathered:
 
     def see(self, found: torch.Tensor) -> None:
         owner, signal = self._owner, self._owner.signal
-        if not owner.clock.is_due(signal.interval_steps) or not found.numel():
+        if not owner.clock.is_due(signal.interval_steps):
             return
         value = local(found)
+        if not value.numel():  # nor may a rank's part of it have elements
+            return
         rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value.reshape(-1, 1)
         every = min(1 if signal.exact else signal.every_tokens, len(rows))
         size, largest = size_and_peak(value, rows[owner.clock.step % every :: every])
@@ -71,8 +73,10 @@ class _Gathered:
         """Root of the sum of mean squares, number of forwards, largest magnitude, `[3]`."""
         if not self.sizes:
             return torch.zeros(3, dtype=torch.float64, device=device)
-        both = [torch.as_tensor(one) for one in (*self.sizes, *self.largest)]
-        values = torch.stack([one.to(device, torch.float64) for one in both])
+        both = (*self.sizes, *self.largest)
+        values = torch.stack(
+            [torch.as_tensor(one, dtype=torch.float64, device=device) for one in both]
+        )
         sizes, largest = values.split(len(self.sizes))
         count = torch.full((), len(self.sizes), dtype=torch.float64, device=device)
         return torch.stack([torch.linalg.vector_norm(sizes), count, largest.amax()])

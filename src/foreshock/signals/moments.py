@@ -76,8 +76,9 @@ class _AttachedMoments(Attached):
             return None
         if not self._has_second:
             return np.sqrt(seen.first)[None]
-        stale = seen.stale * float(self._correction() * self._factor(moment) ** 2)
-        return np.sqrt(np.stack([seen.first, seen.second, stale]))
+        with np.errstate(all="ignore"):
+            stale = seen.stale * float(self._correction() * self._factor(moment) ** 2)
+            return np.sqrt(np.stack([seen.first, seen.second, stale]))
 
     def _in_passes(self, moment: Moment) -> torch.Tensor:
         """The same, one quantity after another."""
@@ -99,7 +100,7 @@ class _AttachedMoments(Attached):
         grads = sampling.gradients(moment)
         # The padding is 0 / eps^2.
         ratio = torch.mul(grads, grads, out=sampling.scratch())
-        least = torch.as_tensor(self._least()).to(second)
+        least = torch.as_tensor(self._least(), dtype=torch.float64).to(second)
         ratio.div_(torch.maximum(second, least, out=sampling.scratch(1)))
         return (sampling.totals(ratio) * self._correction()).sqrt() * self._factor(moment)
 

@@ -49,7 +49,7 @@ class _AttachedOutput(Attached):
             [-torch.inf, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=device
         )
         self._found = self._empty.clone()  # max, sum log Z, max |log Z|, sum entropy, rows
-        self._glanced: Values | None = None  # the same, of what was seen by fused passes
+        self._glanced: list[Values] = []  # the same, of each forward that fused passes saw
         self._has_seen = False
         self._tap = Tap(
             head,
@@ -61,6 +61,8 @@ class _AttachedOutput(Attached):
     def _glance(self, found: torch.Tensor) -> bool:
         if not self._clock.is_due(self._signal.interval_steps) or not found.numel():
             return True
+        if found.is_nested or not found.ndim:
+            return False
         num = found.numel() // found.shape[-1]
         every = min(1 if self._signal.exact else self._signal.every_rows, num)
         rows = passes.logits(found, self._clock.step % every, every)
@@ -71,20 +73,18 @@ class _AttachedOutput(Attached):
             spread = np.log(total)
             log_z = np.where(np.isfinite(largest), largest + spread, largest)
             entropy = spread - moment / total
-            now = np.array(
-                [largest.max(), log_z.sum(), np.abs(log_z).max(), entropy.sum(), len(rows)]
-            )
-        if self._glanced is not None:
-            now = np.where(_LARGEST, np.maximum(self._glanced, now), self._glanced + now)
-        self._glanced = now
+            sums = (largest.max(), log_z.sum(), np.abs(log_z).max(), entropy.sum(), len(rows))
+        self._glanced.append(np.array(sums))
         return True
 
     def _see(self, found: torch.Tensor) -> None:
-        logits = local(found)
+        logits = torch.atleast_1d(local(found))
         self._has_seen = True
         if not self._clock.is_due(self._signal.interval_steps) or not logits.numel():
             return
-        if logits.shape[-1] != found.shape[-1]:  # a rank that has a part of the vocabulary
+        if (
+            found.ndim and logits.shape[-1] != found.shape[-1]
+        ):  # a rank that has a part of the vocabulary
             self._found[0] = torch.maximum(self._found[0], logits.amax().to(self._found))
             return
         rows = logits.reshape(-1, logits.shape[-1])
@@ -101,18 +101,19 @@ class _AttachedOutput(Attached):
         self._found[4] += len(rows)
 
     def measure(self, moment: Moment) -> "torch.Tensor | Values":
-        glanced, found = self._glanced, self._found
-        if glanced is not None and self._has_seen:
-            both = torch.from_numpy(glanced).to(found)
-            largest = torch.tensor(_LARGEST, device=found.device)
-            found = torch.where(largest, torch.maximum(both, found), both + found)
-        elif glanced is not None:
-            self.forget()
-            return glanced
-        else:
-            found = found.clone()
+        all_glanced, found = self._glanced, self._found.clone()
+        has_seen = self._has_seen
         self.forget()
-        return found
+        if not all_glanced:
+            return found
+        each = np.array(all_glanced)
+        with np.errstate(all="ignore"):
+            glanced = np.where(_LARGEST, each.max(axis=0), each.sum(axis=0))
+        if not has_seen:
+            return glanced
+        both = torch.from_numpy(glanced).to(found)
+        largest = torch.tensor(_LARGEST, device=found.device)
+        return torch.where(largest, torch.maximum(both, found), both + found)
 
     def finish(self, partials: Values, committed: bool) -> Values:
         largest, log_z, log_z_absmax, entropy, rows = partials
@@ -122,7 +123,7 @@ class _AttachedOutput(Attached):
         return np.array([largest, log_z / rows, log_z_absmax, entropy / rows])
 
     def forget(self) -> None:
-        self._glanced = None
+        self._glanced = []
         if self._has_seen:
             self._found.copy_(self._empty)
             self._has_seen = False

@@ -39,8 +39,9 @@ class _AttachedPrecision(Attached):
         self._sampling = Sampling.of(site)
         self._site, self._is_scaled = site, site.is_scaled
         self._shares = Shares(site, self._sampling.device)
-        sizes = torch.tensor([float(local(one).numel()) for _, one in site.parameters])
-        self._every = self._shares.of_counts(sizes.to(self._sampling.scale)).sum()
+        sizes = [local(one).numel() for _, one in site.parameters]
+        every = torch.tensor(sizes, dtype=torch.float64, device=self._sampling.device)
+        self._every = self._shares.of_counts(every).sum()
         kind = self._shares.counts_add_up
         self.reductions = [kind, kind]
         self.series = (series_name(GRAD_ZERO_SHARE.name),)
@@ -60,7 +61,7 @@ class _AttachedPrecision(Attached):
         found = [self._every, zeros]
         if self._is_scaled:
             grads = sampling.gradients(moment)
-            scale = torch.as_tensor(self._site.loss_scale()).to(grads)
+            scale = torch.as_tensor(self._site.loss_scale(), dtype=grads.dtype).to(grads)
             scaled = grads.abs() * (sampling.factors(moment)[0] * scale)
             found += [self._num(scaled < _FP16_SMALLEST_NORMAL), scale.to(torch.float64)]
         return torch.stack([one.reshape(()) for one in found])
