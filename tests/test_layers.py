@@ -35,31 +35,52 @@ L2_IN_ORDER = [
     "compactor",
     "readings_log",
     "run_view",
+    "decided",
+    "quiet_disk",
     "journal",
     "run_data",
     "vetting",
     "provenance",
     "monitor",
+    "policy_tables",
     "recipes",
     "inspection",
     "verification",
+    "weights",
+    "overrides",
+    "optimizer_settings",
     "update",
     "attachment",
     "observation",
     "run_state",
+    "checkpoints",
     "stepping",
     "attempts",
     "supervision",
+    "handover",
+    "pausing",
+    "state_edits",
+    "wholeness",
     "control",
     "recovery",
     "feed",
+    "upkeep",
     "admission",
+    "replicated",
+    "unison",
+    "intake",
+    "notices",
+    "assembly",
     "guard",
     "told",
     "watch_record",
     "watching",
     "costing",
     "driver",
+    "replaying",
+    "set_aside",
+    "minimal",
+    "giving_back",
 ]
 L3 = ["experiments", "checks", "integrations", "lab", "report"]
 MAY_NAME_COMPONENTS = ("driver", "recipes")
@@ -283,6 +304,7 @@ def state():
     }}
 
 import bokeh, jinja2, rich.style, typer, safetensors.torch  # their own doings are not ours
+import torch.distributed.checkpoint  # sympy adds a filter
 before = state()
 for name in {[f"foreshock.{name}".rstrip(".") for name in MODULES]!r}:
     if not name.endswith("__main__"):

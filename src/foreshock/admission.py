@@ -10,39 +10,54 @@ import foreshock
 from foreshock.catalog import members
 from foreshock.core.action import Capability
 from foreshock.core.errors import CapabilityError, ConfigError, RunDirError
+from foreshock.core.override import Reorderable
 from foreshock.core.policy import Policy
+from foreshock.data.loader import LoaderStream
 from foreshock.data.stream import Stream
 from foreshock.durable import Disk
 from foreshock.journal import Journal
+from foreshock.policy_tables import check_actions
 from foreshock.update import Update
 from foreshock.vetting import vet
 
 
-def capabilities_of(update: Update, stream: Stream | None) -> frozenset[Capability]:
+def capabilities_of(update: Update, stream: Stream | LoaderStream | None) -> frozenset[Capability]:
     """What a loop with this optimizer and this data lets Foreshock do."""
-    found = update.capabilities | {Capability.HALT}
+    found = update.capabilities | {Capability.HALT, Capability.PAUSE}
     if stream is None:
         return found
-    rewinding = {Capability.REWIND_STATE, Capability.REWIND_DATA, Capability.QUARANTINE_DATA}
-    return found | rewinding
+    found |= {Capability.REWIND_STATE, Capability.REWIND_DATA, Capability.QUARANTINE_DATA}
+    if stream.quarantines_by == "position":
+        found |= {Capability.QUARANTINE_BY_POSITION}
+    return found | {Capability.REORDER_DATA} if isinstance(stream, Reorderable) else found
 
 
-def check_policy(policy: Policy, capabilities: frozenset[Capability], *, resume: bool) -> None:
+def check_policy(
+    policy: Policy,
+    capabilities: frozenset[Capability],
+    *,
+    resume: bool,
+    why_not_rewindable: str = "",
+) -> None:
     """Refuse a policy that the loop cannot carry out: now, not at 3 a.m.
 
     Raises:
         CapabilityError: an action that the policy may order, or a resume, needs what the
             loop lacks.
     """
+    check_actions(policy)
+    because = f": {why_not_rewindable}" if why_not_rewindable else ""
     if resume and Capability.REWIND_DATA not in capabilities:
-        raise CapabilityError("a loop that owns its data loader cannot be resumed by the Guard")
+        raise CapabilityError(
+            f"a loop that owns its data loader cannot be resumed by the Guard{because}"
+        )
     known = members("actions")
     for name in sorted(policy.actions):
         missing = known[name].needs - capabilities
         if missing:
             raise CapabilityError(
                 f"the policy may order {name!r}, which needs {', '.join(sorted(missing))}; give "
-                "the Guard a foreshock.Stream, or a policy with can_rollback=False"
+                f"the Guard a foreshock.Stream, or a policy with can_rollback=False{because}"
             )
 
 

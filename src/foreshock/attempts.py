@@ -1,18 +1,18 @@
 """Attempts: where the run stands, its snapshots, and how time goes back."""
 
-import errno
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from foreshock.checkpoints import Checkpoints
 from foreshock.core.case import BatchFinding
-from foreshock.core.errors import ForeshockError, RunDirError, SnapshotError
+from foreshock.core.errors import ForeshockError, SnapshotError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.reading import from_json_whole
-from foreshock.core.snapshot import SnapshotRef
+from foreshock.core.snapshot import Health, SnapshotRef, in_lineage
 from foreshock.data.findings import batch_findings
 from foreshock.data.stream import Stream
 from foreshock.journal import Journal
@@ -21,6 +21,7 @@ from foreshock.observation import Observation
 from foreshock.recipes import Cadence
 from foreshock.run_state import Restored, RunState
 from foreshock.snapshots.codec import DAMAGE
+from foreshock.snapshots.labels import Objection
 
 _RECENT_STEPS = 200
 
@@ -54,6 +55,7 @@ class Attempts:
         optimizer: whose moments are checked for a snapshot's health.
         stream: whose watermark a snapshot carries; None for a foreign loader.
         cadence: when snapshots are due.
+        clock: seconds, for the cadence by minutes; None for none.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Attempts:
         optimizer: torch.optim.Optimizer,
         stream: Stream | None,
         cadence: Cadence,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.progress = progress
         self.state = state
@@ -76,11 +79,18 @@ class Attempts:
         self._optimizer = optimizer
         self._stream = stream
         self._cadence = cadence
-        self._rollbacks = [
-            (record["attempt"], record["step"])
-            for record in journal.records
-            if record["kind"] == "attempt_started"
-        ]
+        self._rollbacks: list[tuple[int, int]] = []
+        self._checkpoints = Checkpoints(
+            state,
+            journal,
+            cadence,
+            alive=lambda ref: in_lineage(ref, self._rollbacks),
+            record=self._record,
+            clock=clock,
+        )
+        self._begun = False
+        for record in journal.records:
+            self._apply(record)
 
     @property
     def position(self) -> int:
@@ -89,8 +99,9 @@ class Attempts:
 
     def position_after(self, step: int) -> int:
         """Watermark of the stream after one of the last steps."""
-        found = [positions for one, positions in self.progress.recent if one == step]
-        return found[-1][-1] + 1 if found else self.position
+        # A step may consist of samples that were brought back, which stand before its own place.
+        before = [places[-1] + 1 for one, places in self.progress.recent if one <= step]
+        return max(before, default=self.position)
 
     def findings(self, first: int, last: int) -> Sequence[BatchFinding] | None:
         """What stands out in the samples of these steps, against those of the steps before."""
@@ -114,44 +125,96 @@ class Attempts:
         """Begin a new attempt at the present step, with files of its own."""
         progress = self.progress
         progress.attempt = self._journal.last_attempt + 1
-        self._journal.write("attempt_started", attempt=progress.attempt, step=progress.step)
-        self._rollbacks.append((progress.attempt, progress.step))
+        self._record("attempt_started")
         self._journal.open_readings(progress.attempt, self._observation.series)
         self._journal.open_provenance(progress.attempt)
+
+    # ---- going back -----------------------------------------------------------------
 
     def go_back(
         self, *, snapshot_id: str | None = None, at_most_step: int | None = None
     ) -> Restored:
         """Restore a snapshot (see `RunState.restore`) and begin a new attempt from it.
 
+        One that cannot be used is passed over with its reason, journalled; one whose files are
+        damaged is marked there, and never read again.
+
         Raises:
             SnapshotError: none could be restored.
         """
-        restored = self.state.restore(
-            self._rollbacks, snapshot_id=snapshot_id, at_most_step=at_most_step
-        )
-        for reason in restored.passed_over:
-            self._journal.write(
-                "snapshot_passed_over",
-                attempt=self.progress.attempt,
-                step=self.progress.step,
-                reason=reason,
-            )
-        self._observation.forget(restored.ref.step)
-        try:
-            recent = self._watch_from(restored.watching)
-        except (ForeshockError, *DAMAGE) as error:
+        return self._go_back(snapshot_id, at_most_step, only=False)
+
+    def go_back_to(self, snapshot_id: str) -> Restored:
+        """Go back to a snapshot that a person has named, whatever its health or its marks.
+
+        Journalled before it is done. No other is taken in its place.
+
+        Raises:
+            SnapshotError: there is no such snapshot, a rollback has undone it, or it is damaged.
+        """
+        self._checkpoints.finish(wait=True)
+        self.state.shelf.bad.discard(snapshot_id)
+        refs, objections = self.state.shelf.refs()
+        known = {ref.id: ref for ref in [*refs, *self.state.in_memory()]}
+        if snapshot_id not in known:
+            why = next((f": {one}" for one in objections if snapshot_id in one), "")
+            names = ", ".join(sorted(known)) or "none"
+            raise SnapshotError(f"there is no snapshot {snapshot_id!r:.80}{why}; there are {names}")
+        ref = known[snapshot_id]
+        if not in_lineage(ref, self._rollbacks):
             raise SnapshotError(
-                f"snapshot {restored.ref.id}: what it remembers of the signals is damaged "
-                f"({error!r:.200}); remove this snapshot, and an older one is gone back to"
-            ) from error
+                f"snapshot {snapshot_id} was undone: the run went back to before step {ref.step} "
+                "since; choose one of its present past (`foreshock snapshots` lists them)"
+            )
+        self._record("snapshot_chosen", snapshot=snapshot_id, target_step=ref.step)
+        return self._go_back(snapshot_id, None, only=True)
+
+    def _go_back(
+        self, snapshot_id: str | None, at_most_step: int | None, *, only: bool
+    ) -> Restored:
+        tried: list[str] = []
+        troubles: list[str] = []
+        while True:
+            try:
+                restored = self.state.restore(
+                    self._rollbacks,
+                    snapshot_id=snapshot_id,
+                    at_most_step=at_most_step,
+                    only=only,
+                    but=tried,
+                )
+            except SnapshotError as error:
+                raise SnapshotError("; ".join([*troubles, str(error)])) from error
+            for reason in restored.passed_over:
+                self._pass_over(reason)
+            ref = restored.ref
+            self._observation.forget(ref.step)
+            try:
+                recent = self._watch_from(restored.watching)
+                break
+            except (ForeshockError, *DAMAGE) as error:
+                tried.append(ref.id)
+                trouble = (
+                    f"snapshot {ref.id}: what it remembers of the signals is damaged "
+                    f"({error!r:.200})"
+                )
+                troubles.append(trouble)
+                self._pass_over(Objection(ref.id, trouble))
         self._optimizer.zero_grad(set_to_none=True)
-        self.progress.step = restored.ref.step
+        self.progress.step = ref.step
         self.progress.recent.clear()
         self.progress.recent.extend(recent)
-        self.state.rewound_to(restored.ref.step)
+        self.state.rewound_to(ref.step)
         self.begin()
+        if not self._begun:
+            self._checkpoints.taken_up(ref)
+        self._begun = True
         return restored
+
+    def _pass_over(self, reason: Objection) -> None:
+        self._record(
+            "snapshot_passed_over", reason=str(reason), snapshot=reason.id, bad=reason.lasting
+        )
 
     def _watch_from(self, watching: dict[str, Any]) -> list[tuple[int, tuple[int, ...]]]:
         """Take back what watched; return the positions of the last steps."""
@@ -169,13 +232,19 @@ class Attempts:
         """Look at earlier states in memory; the present one is put back, bit-exactly."""
         return self.state.visit(refs, look)
 
+    # ---- snapshots ------------------------------------------------------------------
+
     def snapshot_is_due(self) -> bool:
-        """Whether the cadence asks for a snapshot of the present step that is not there yet."""
+        """Whether the cadence asks for a snapshot of the present step that is not there yet.
+
+        Called between steps; a write that has ended meanwhile is recorded.
+        """
         if self._stream is None:
             return False
-        step, cadence = self.progress.step, self._cadence
-        durable = step % cadence.disk_steps == 0
-        if not durable and not (cadence.memory_steps and step % cadence.memory_steps == 0):
+        self._checkpoints.finish()
+        step, every = self.progress.step, self._cadence.memory_steps
+        durable = bool(self._checkpoints.why_due(step))
+        if not durable and not (every and step % every == 0):
             return False
         return not self._have(durable=durable)
 
@@ -184,11 +253,13 @@ class Attempts:
     ) -> None:
         """Take a snapshot of the present step, if it is not there yet.
 
-        A disk that fails is warned of and journalled: the training goes on.
+        A disk that fails is warned of and journalled: the training goes on. A durable one is
+        written while it does, where the cadence says so; if the one before is still being
+        written, that is journalled and this one stays in memory.
 
         Args:
             book: whose open incident makes a snapshot one that is not gone back to.
-            durable: on disk too; by default what the cadence asks for.
+            durable: on disk too, and waited for; by default what the cadence asks for.
             required: fail instead, because nothing has been lost yet.
 
         Raises:
@@ -196,56 +267,43 @@ class Attempts:
         """
         if self._stream is None:
             return
-        step, attempt = self.progress.step, self.progress.attempt
+        step, wait = self.progress.step, bool(durable)
+        self._checkpoints.finish(wait=wait)
         if durable is None:
-            durable = step % self._cadence.disk_steps == 0
+            durable = bool(self._checkpoints.why_due(step))
         if self._have(durable=durable):
             return
+        if durable:
+            self._checkpoints.announce(step)
+        ref = self.state.take(
+            step=step,
+            attempt=self.progress.attempt,
+            position=self.position,
+            health=self._health(book),
+            watching=self._watching(),
+        )
+        self._begun = True
+        if durable:
+            self._checkpoints.write(ref, wait=wait, required=required)
+
+    def close(self) -> None:
+        """Wait for the snapshot that is being written, and record it."""
+        self._checkpoints.close()
+
+    def _health(self, book: IncidentBook) -> Health:
+        step = self.progress.step
         concerns = [
             f"incident {incident.id} was not yet verified"
             for incident in book.incidents
             if incident.covers(step)
         ]
-        if not self._on_cadence(step):
+        if not self._checkpoints.on_cadence(step):
             # An uninterrupted run does not have it: a rollback must not aim at it either.
             concerns.append("taken off the cadence, where the run was stopped")
-        if not self.state.optimizer_is_finite(self._optimizer):
+        finite = self.state.optimizer_is_finite(self._optimizer)
+        if not finite:
             concerns.append("the optimizer's state holds a NaN or an Inf")
-        try:
-            if durable:
-                self._journal.sync()  # a resume needs every decision up to where it begins
-            num_waiting = self._journal.backlog
-            ref = self.state.take(
-                step=step,
-                attempt=attempt,
-                position=self.position,
-                health=self._monitor.health(concerns),
-                watching=self._watching(),
-                durable=durable and not num_waiting,
-            )
-            if durable and num_waiting:
-                text = f"the disk has not taken {num_waiting} decisions that come before it"
-                raise OSError(errno.EIO, text)
-            if durable:
-                self._journal.write("snapshot", attempt=attempt, step=step, snapshot=ref.to_json())
-                self.state.rotate(self._rollbacks)
-        except OSError as error:
-            if required:
-                raise RunDirError(
-                    f"the first snapshot cannot be written ({error.strerror or error}): free some "
-                    "space, or choose another run directory"
-                ) from error
-            self._journal.write(
-                "snapshot_failed", attempt=attempt, step=step, reason=str(error), durable=False
-            )
-            self._journal.warn(
-                f"step {step}: a snapshot could not be written ({error.strerror or error}); "
-                "training goes on, and more progress is at risk until the disk takes one"
-            )
-
-    def _on_cadence(self, step: int) -> bool:
-        every = [self._cadence.disk_steps, self._cadence.memory_steps]
-        return any(steps and step % steps == 0 for steps in every)
+        return self._monitor.health(concerns, {"moments_finite": float(finite)})
 
     def _have(self, *, durable: bool) -> bool:
         step = self.progress.step
@@ -258,3 +316,16 @@ class Attempts:
             "signals": self._observation.state_dict(),
             "recent": [[step, list(positions)] for step, positions in self.progress.recent],
         }
+
+    def _record(self, kind: str, *, durable: bool = True, **fields: Any) -> None:
+        progress = self.progress
+        record = self._journal.write(
+            kind, attempt=progress.attempt, step=progress.step, durable=durable, **fields
+        )
+        self._apply(record)
+
+    def _apply(self, record: Mapping[str, Any]) -> None:
+        """Take in a record of the journal: what it says holds for every later process."""
+        if record["kind"] == "attempt_started":
+            self._rollbacks.append((record["attempt"], record["step"]))
+        self._checkpoints.apply(record)

@@ -28,6 +28,7 @@ FAMILIES = MappingProxyType(
         "readers": "foreshock.core.reader:Reader",
         "rules": "foreshock.core.rule:Rule",
         "signals": "foreshock.core.signal:Signal",
+        "sinks": "foreshock.core.sink:Sink",
     }
 )
 """Family folder to the contract its members keep, as `module:class`."""

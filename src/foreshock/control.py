@@ -1,40 +1,50 @@
-"""The run as actions see it: overrides, quarantine, rollback, halt."""
+"""The run as actions see it: overrides, quarantine, rollback, pause, halt."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from foreshock.attempts import Attempts
 from foreshock.core.action import Capability
+from foreshock.core.errors import ForeshockError, JournalError
+from foreshock.core.override import (
+    ClipLimit,
+    EmbeddingFactor,
+    GateLimit,
+    LoweredBeta2,
+    LRFactor,
+    MomentReset,
+    Override,
+    RaisedEpsilon,
+    Tuning,
+    WeightNoise,
+)
 from foreshock.core.probe import Probe
-from foreshock.core.snapshot import SnapshotRef
+from foreshock.core.reading import from_json_text
+from foreshock.core.signal import Site
 from foreshock.data.ledger import LedgerEntry
 from foreshock.data.stream import Stream
 from foreshock.durable import Disk, write_file
+from foreshock.handover import HANDOVER, handover_text
 from foreshock.journal import Journal
-from foreshock.verification import Comparison, compare, measure
+from foreshock.overrides import Overrides
+from foreshock.pausing import RESUME_NOW, FromFirst, Pausing, of_itself
+from foreshock.state_edits import make_edit, places_of, seed_of
+from foreshock.verification import Comparison
+from foreshock.wholeness import Wholeness
 
-HANDOVER = "handover.md"
-_NEIGHBOURS = 2
-
-
-@dataclass(frozen=True)
-class _Gate:
-    limit: float
-    first_step: int
-    last_step: int
+_DAMAGE = (ForeshockError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Control:
     """Carries out actions on a run. Each is journalled so that a resume rebuilds it.
 
-    What it keeps is never rewound: gate limits, learning-rate factors, the ledger, the
+    What it keeps is never rewound: overrides, the ledger, the order of the data, the
     measurements that a recovery is verified against. Each holds from a step or a position
-    on, so that replaying the steps before it stays exact.
+    on, so that replaying the steps before it stays exact. An action that is carried out twice,
+    which is what happens when the process dies in between, is carried out once.
 
     Args:
         attempts: where the run stands, and how it goes back.
@@ -44,6 +54,13 @@ class Control:
         probes: measured when going back, as the state to compare with.
         stream: whose ledger is kept; None for a foreign loader.
         disk: where the handover note is written.
+        site: the model as signals see it, for edits of the state; None where none is ordered.
+        clock: seconds, as the journal's.
+        sleep: waits for so many seconds, in a pause.
+        from_first: what the first rank says, as `Ranks.from_first`; by default there is one.
+
+    Raises:
+        JournalError: a record of an override is not one that a run writes.
     """
 
     def __init__(
@@ -56,23 +73,30 @@ class Control:
         probes: Sequence[Probe],
         stream: Stream | None,
         disk: Disk,
+        site: Site | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        from_first: FromFirst = of_itself,
     ) -> None:
         self.halt_note: str | None = None
         self.capabilities = capabilities
+        self.overrides = Overrides()
+        """What holds at which step."""
         self._attempts = attempts
         self._journal = journal
-        self._model = model
-        self._probes = probes
         self._stream = stream
         self._disk = disk
-        self._gates: list[_Gate] = []
-        self._lr_factors: dict[str, tuple[int, float]] = {}
-        self._before: dict[str, Any] | None = None
-        self._measure_due: int | None = None
+        self._site = site
+        self._clock = clock
+        self._pausing = Pausing(disk, journal.run_dir, sleep=sleep, from_first=from_first)
+        self._whole = Wholeness(attempts, model=model, probes=probes, write=self._write)
+        self._reordered: set[str] = set()
+        self._pauses: dict[str, tuple[float, bool]] = {}
+        self._edited: set[tuple[int, str]] = set()
         self._plan_id = 0
         self._action = 0
-        for record in journal.records:
-            self._apply(record)
+        for line, record in enumerate(journal.records, start=1):
+            self._rebuild(record, line)
 
     def begin(self, plan_id: int, action: int) -> None:
         """Name the action that is carried out next, so that doing it twice is doing it once."""
@@ -82,22 +106,102 @@ class Control:
 
     def gate_limit(self, step: int) -> float:
         """Largest gradient norm that the gate commits at a step."""
-        limits = [gate.limit for gate in self._gates if gate.first_step <= step <= gate.last_step]
-        return min(limits, default=math.inf)
+        return self.overrides.gate_limit(step)
 
     def lr_factor(self, step: int) -> float:
         """Factor on the learning rate of a step."""
-        return math.prod(factor for first, factor in self._lr_factors.values() if step >= first)
+        return self.overrides.lr_factor(step)
+
+    def tuning(self, step: int) -> Tuning:
+        """What else is changed of the update of a step."""
+        return self.overrides.tuning(step)
+
+    def begin_step(self, step: int) -> None:
+        """Make the edits that a step begins with; call it once its first batch is there.
+
+        Not before: the snapshot of the step before must not hold them, since whoever resumes
+        from it makes them again. In one attempt each is made once.
+        """
+        attempt = self._attempts.progress.attempt
+        for key, edit in self.overrides.edits(step).items():
+            if (attempt, key) in self._edited:
+                continue
+            self._edited.add((attempt, key))
+            assert self._site is not None
+            self._record("state_edited", durable=False, key=key, what=make_edit(self._site, edit))
 
     # ---- TrainingControl ------------------------------------------------------------
 
     def limit_gate(self, limit: float, first_step: int, last_step: int) -> str:
-        self._write("gate_limited", limit=limit, first_step=first_step, last_step=last_step)
+        self._order(GateLimit(limit=limit, first_step=first_step, last_step=last_step))
         return f"updates above {limit:.4g} are skipped from step {first_step} to {last_step}"
 
-    def scale_lr(self, factor: float, first_step: int) -> str:
-        self._write("lr_scaled", factor=factor, first_step=first_step)
-        return f"learning rate multiplied by {factor:g} from step {first_step} on"
+    def scale_lr(
+        self, factor: float, first_step: int, hold_steps: int | None = None, ramp_steps: int = 0
+    ) -> str:
+        order = LRFactor(
+            factor=factor, first_step=first_step, hold_steps=hold_steps, ramp_steps=ramp_steps
+        )
+        self._order(order)
+        return f"learning rate multiplied by {factor:g} {order.span}"
+
+    def tighten_clip(
+        self, max_norm: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        order = ClipLimit(
+            max_norm=max_norm, first_step=first_step, hold_steps=hold_steps, ramp_steps=ramp_steps
+        )
+        self._order(order)
+        return f"gradients clipped to {max_norm:g} {order.span}"
+
+    def raise_epsilon(
+        self, factor: float, least: float, first_step: int, hold_steps: int | None
+    ) -> str:
+        order = RaisedEpsilon(
+            factor=factor, least=least, first_step=first_step, hold_steps=hold_steps
+        )
+        self._order(order)
+        return f"eps multiplied by {factor:g} and at least {least:g} {order.span}"
+
+    def lower_beta2(self, value: float, first_step: int, hold_steps: int | None) -> str:
+        order = LoweredBeta2(value=value, first_step=first_step, hold_steps=hold_steps)
+        self._order(order)
+        return f"beta2 at most {value:g} {order.span}"
+
+    def shrink_embedding_gradients(
+        self, factor: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        order = EmbeddingFactor(
+            factor=factor, first_step=first_step, hold_steps=hold_steps, ramp_steps=ramp_steps
+        )
+        self._order(order)
+        return f"gradients of embeddings multiplied by {factor:g} {order.span}"
+
+    def reset_moments(self, first_step: int, groups: Sequence[str], restart_count: bool) -> str:
+        assert self._site is not None
+        order = MomentReset(
+            first_step=first_step, groups=tuple(groups), restart_count=restart_count
+        )
+        which = ", ".join(groups) or "all module groups"
+        num = len(places_of(self._site, groups))
+        if not num:
+            return f"nothing to reset: no module group is called {which}"
+        self._order(order)
+        return f"moments of {num} parameters ({which}) are zero when step {first_step} begins"
+
+    def perturb_weights(self, relative_std: float, first_step: int) -> str:
+        seed = seed_of(self._key())
+        self._order(WeightNoise(relative_std=relative_std, first_step=first_step, seed=seed))
+        return f"noise of {relative_std:g} of each tensor's RMS when step {first_step} begins"
+
+    def perturb_order(self, position: int) -> str:
+        assert self._stream is not None
+        total = self._stream.order.total
+        if total is not None and position >= total:
+            return f"nothing to reorder: the data ends at position {total}"
+        if self._key() not in self._reordered:
+            self._write("data_reordered", position=position, seed=seed_of(self._key()))
+        return f"the data comes in another order from position {position} on"
 
     def quarantine(self, start: int, stop: int, reason: str) -> str:
         assert self._stream is not None
@@ -114,21 +218,53 @@ class Control:
     def rollback(self, snapshot_id: str, step: int) -> str:
         came_from = self._attempts.progress.step
         restored = self._attempts.go_back(snapshot_id=snapshot_id, at_most_step=step)
-        if restored.ref.step < step and self._probes:
-            self._write("measure_due", at_step=step)
-        else:
-            self._measure_before(restored.ref.id)
+        self._whole.went_back(restored.ref, step)
         text = f"back from step {came_from} to {restored.ref.step}"
         if restored.ref.id != snapshot_id:
             text += f" ({snapshot_id} is gone; {restored.ref.step} to {step} are trained again)"
         return f"{text}; digest of the restored state equal: {restored.digest_equal}"
 
+    def pause(self, reason: str, timeout_secs: float) -> str:
+        key = self._key()
+        if key not in self._pauses:
+            self._pausing.clear()  # one that was there before the pause is no answer to it
+            self._write("paused", reason=reason, timeout_secs=timeout_secs)
+            self._journal.warn(
+                f"paused after step {self._attempts.progress.step}: {reason}. "
+                f"`touch {self._journal.run_dir / RESUME_NOW}` lifts it; without that the run "
+                f"is halted after {timeout_secs:.0f} seconds"
+            )
+        since, lifted = self._pauses[key]
+        if not lifted:
+            waited = self._pausing.wait(
+                lambda: timeout_secs - min(max(0.0, self._clock() - since), timeout_secs)
+            )
+            if waited is None:
+                step = self._attempts.progress.step
+                return self.halt(
+                    f"Halted after step {step}: nobody lifted the pause within "
+                    f"{timeout_secs:.0f} seconds. It was for this: {reason}."
+                )
+            self._write("pause_lifted", waited_secs=waited)
+        self._pausing.clear()
+        return f"paused and lifted by {RESUME_NOW}: {reason}"
+
     def halt(self, note: str) -> str:
-        self.halt_note = note
         self._write("halted", note=note)
-        path: Path = self._journal.run_dir / HANDOVER
+        path = self._journal.run_dir / HANDOVER
+        progress = self._attempts.progress
         try:
-            write_file(self._disk, path, [note.encode() + b"\n"])
+            text = handover_text(
+                note,
+                run_dir=self._journal.run_dir,
+                step=progress.step,
+                attempt=progress.attempt,
+                records=self._journal.records,
+                in_force=self.overrides.in_force(progress.step + 1),
+                num_quarantined=self._stream.ledger.num_samples if self._stream is not None else 0,
+                snapshots=self._attempts.refs(),
+            )
+            write_file(self._disk, path, [text.encode()])
         except OSError as error:
             self._journal.warn(f"{path} cannot be written ({error.strerror or error})")
         return f"halted; the handover note is in {HANDOVER}"
@@ -150,86 +286,57 @@ class Control:
     # ---- verification ---------------------------------------------------------------
 
     def verify(self, *, went_back: bool, onset_step: int) -> dict[str, Any]:
-        """Measure the model now against the healthy state from before the onset.
-
-        That is the state that was gone back to, or else the newest one in memory.
-        """
-        if went_back and self._before is not None and self._probes:
-            against = self._before["snapshot"]
-            after = measure(self._model, self._probes)
-            compared = compare(self._before["values"], after, self._before["neighbours"])
-        else:
-            against, compared = f"the state before step {onset_step}", self.harm_since(onset_step)
-        if compared is None:
-            note = "no alarm since; capability was not probed: "
-            note += "no earlier state is at hand" if self._probes else "no probes were given"
-            return {"passed": True, "probes": [], "note": note}
-        return {
-            "passed": all(one.passed for one in compared),
-            "against": against,
-            "probes": [one.to_json() for one in compared],
-            "note": "",
-        }
+        """See `Wholeness.verify`."""
+        return self._whole.verify(went_back=went_back, onset_step=onset_step)
 
     def harm_since(self, onset_step: int) -> list[Comparison] | None:
-        """Probe the model now against the newest healthy state in memory from before a step.
-
-        Leaves the state as it is. None where there are no probes or no such state.
-        """
-        if not self._probes:
-            return None
-        refs = self._healthy_before(onset_step)[-1 - _NEIGHBOURS :]
-        seen = self._attempts.look_at(refs, lambda: measure(self._model, self._probes))
-        if not seen:
-            return None
-        now = measure(self._model, self._probes)
-        return compare(seen[-1], now, seen[:-1])
+        """See `Wholeness.harm_since`."""
+        return self._whole.harm_since(onset_step)
 
     def measure_if_due(self) -> None:
-        """Measure the state that was to be gone back to, once it has been trained again."""
-        step = self._attempts.progress.step
-        if self._measure_due == step:
-            self._measure_before(f"step {step}, trained again")
-
-    def _healthy_before(self, step: int) -> list[SnapshotRef]:
-        held = self._attempts.state.in_memory()
-        older = [ref for ref in held if ref.step < step and ref.health.healthy]
-        return sorted(older, key=lambda ref: ref.step)
-
-    def _measure_before(self, snapshot_id: str) -> None:
-        if not self._probes:
-            return
-        now = measure(self._model, self._probes)
-        older = self._healthy_before(self._attempts.progress.step)[-_NEIGHBOURS:]
-        neighbours = self._attempts.look_at(older, lambda: measure(self._model, self._probes))
-        self._write("measured_before", snapshot=snapshot_id, values=now, neighbours=neighbours)
+        """See `Wholeness.measure_if_due`."""
+        self._whole.measure_if_due()
 
     # ---- journal --------------------------------------------------------------------
 
     def _key(self) -> str:
         return f"plan{self._plan_id}/{self._action}"
 
+    def _order(self, override: Override) -> None:
+        """Journal an override, unless this action has ordered just that before."""
+        if not self.overrides.knows(self._key(), override):
+            self._write(override.kind, **override.to_json())
+
     def _write(self, kind: str, **fields: Any) -> None:
+        self._apply(self._record(kind, key=self._key(), **fields))
+
+    def _record(self, kind: str, **fields: Any) -> dict[str, Any]:
         progress = self._attempts.progress
-        record = self._journal.write(
-            kind, attempt=progress.attempt, step=progress.step, key=self._key(), **fields
-        )
-        self._apply(record)
+        return self._journal.write(kind, attempt=progress.attempt, step=progress.step, **fields)
+
+    def _rebuild(self, record: dict[str, Any], line: int) -> None:
+        try:
+            self._apply(record)
+        except _DAMAGE as error:
+            raise JournalError(
+                f"{self._journal.run_dir}/decisions.jsonl, line {line} ({record['kind']!s:.40}) is "
+                f"not what a run writes ({type(error).__name__}: {error!s:.200}): restore the "
+                "file from a copy, or use a new run directory."
+            ) from error
 
     def _apply(self, record: dict[str, Any]) -> None:
+        self.overrides.add_record(record)
+        self._whole.apply(record)
+        if self._stream is not None:
+            self._stream.apply(record)
         match record["kind"]:
-            case "gate_limited":
-                gate = _Gate(record["limit"], record["first_step"], record["last_step"])
-                if gate not in self._gates:
-                    self._gates.append(gate)
-            case "lr_scaled":
-                self._lr_factors[record["key"]] = (record["first_step"], record["factor"])
-            case "quarantined" | "rejected" if self._stream is not None:
-                self._stream.ledger.add(LedgerEntry.from_json(record["entry"]))
-            case "measure_due":
-                self._measure_due = record["at_step"]
-            case "measured_before":
-                self._before, self._measure_due = record, None
+            case "data_reordered":
+                self._reordered.add(record["key"])
+            case "paused":
+                self._pauses[from_json_text(record["key"])] = (float(record["time"]), False)
+            case "pause_lifted":
+                since, _ = self._pauses[record["key"]]
+                self._pauses[record["key"]] = (since, True)
             case "halted":
                 self.halt_note = record["note"]
             case "run_halted":

@@ -102,9 +102,6 @@ def guard_for(
     **options: Any,
 ) -> Guard:
     """Build the Guard of a program; `options` are those of `Guard`."""
-    probes: list[Probe] = []
-    if len(program.held_out):
-        probes.append(HeldOutLoss(batches=program.held_out, loss=program.loss))
     guard = Guard(
         program.model,
         program.optimizer,
@@ -114,7 +111,7 @@ def guard_for(
         scaler=program.scaler,
         clip=program.clip,
         accumulate=program.accumulate,
-        probes=probes,
+        probes=probes_of(program),
         terms=program.terms,
         per_sample=program.per_sample,
         facts={"precision": program.precision, **(facts or {})},
@@ -124,6 +121,14 @@ def guard_for(
     for key, thing in program.track.items():
         guard.track(key, thing)
     return guard
+
+
+def probes_of(program: Program) -> list[Probe]:
+    """What a program is probed with: its loss on held-out data, and probes of its own."""
+    probes: list[Probe] = []
+    if len(program.held_out):
+        probes.append(HeldOutLoss(batches=program.held_out, loss=program.loss))
+    return [*probes, *program.probes]
 
 
 def train(program: Program, guard: Guard) -> None:

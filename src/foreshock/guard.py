@@ -8,32 +8,19 @@ from typing import Any, NoReturn
 
 import torch
 
-from foreshock.admission import (
-    capabilities_of,
-    check_policy,
-    check_scheduler,
-    open_journal,
-    run_identity,
-)
-from foreshock.attachment import site_of
-from foreshock.attempts import Attempts, Progress
-from foreshock.control import Control
-from foreshock.core.errors import ConfigError, Halted, LoopError
+from foreshock.assembly import Given, Pieces, assemble, track
+from foreshock.core.errors import Halted, LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
 from foreshock.core.program import Loss
 from foreshock.core.verdict import Verdict
 from foreshock.data.stream import NothingLeftError
 from foreshock.durable import Disk, RealDisk
-from foreshock.feed import Feed
-from foreshock.observation import Observation
+from foreshock.intake import nobody
+from foreshock.ranks.agreement import TIMEOUT_SECS, Ranks
 from foreshock.recipes import Recipe, standard
-from foreshock.recovery import Recovery
-from foreshock.run_state import RunState
-from foreshock.snapshots.parts import GlobalRandomPart, Part, clone_tree, part_for
-from foreshock.stepping import Stepping
-from foreshock.supervision import Supervisor
-from foreshock.update import Update, trained_parameters
+from foreshock.snapshots.parts import clone_tree
+from foreshock.unison import Together
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 
@@ -71,15 +58,28 @@ class Guard:
         facts: facts of the run that causes may use (precision, …).
         name: the program, for the record; a run is resumed by the same one only.
         max_steps: stop after this many optimizer steps.
-        resume: continue the run in `run_dir`.
-        listener: called with every step that is read and everything that is decided.
+        resume: continue the run in `run_dir`; None continues one if it is there, as a restart
+            by torchrun wants.
+        from_snapshot: resume from this snapshot, whatever speaks against it.
+        listener: called with every step that is read and everything that is decided, on the
+            first rank.
         disk: where files go; the real disk by default.
         clock: seconds, for the journal.
+        timeout_secs: how long ranks wait for each other where they decide.
 
     Raises:
         CapabilityError: the policy asks for what this loop cannot do.
         RunDirError: the run directory cannot be used.
         ConfigError: an argument is not allowed.
+        RankError: ranks differ, or one is gone. Also raised by the loop: the run stops on
+            every rank, and goes on from disk when it is started again with `resume`.
+
+    On several ranks each has a Guard of its own, made with the same arguments; a Stream has
+    its rank and world size. The first rank writes to `run_dir`, which all must be able to
+    read. Every rank judges the same joined values by the same rules, and before anything is
+    decided all compare what they are about to do. Supported are replicas (DDP, or a loop
+    that averages gradients itself); with three or more, `ranks.ordered_sum` makes a restart
+    bit-exact.
     """
 
     def __init__(
@@ -100,98 +100,68 @@ class Guard:
         facts: Mapping[str, Any] | None = None,
         name: str = "",
         max_steps: int | None = None,
-        resume: bool = False,
+        resume: bool | None = False,
+        from_snapshot: str | None = None,
         listener: Listener | None = None,
         disk: Disk | None = None,
         clock: Callable[[], float] = time.time,
+        timeout_secs: float = TIMEOUT_SECS,
     ) -> None:
-        if accumulate < 1:
-            raise ConfigError(f"accumulate is {accumulate}; it must be at least 1 micro-step")
-        recipe = recipe if recipe is not None else standard()
-        disk, run_dir = disk if disk is not None else RealDisk(), Path(run_dir)
-        self._feed = Feed(stream)
+        self._ranks = Ranks(timeout_secs=timeout_secs)
         self._max_steps = max_steps
-        self._tell: Listener = listener or (lambda _kind, _content: None)
-        parameters = trained_parameters(model, optimizer)
-        update = Update(optimizer, parameters, scaler=scaler, clip=clip)
-        self.capabilities = capabilities_of(update, self._feed.stream)
-        """What this loop lets Foreshock do."""
-        check_policy(recipe.policy, self.capabilities, resume=resume)
-        check_scheduler(scheduler)
-        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
-        parts["stream"] = self._feed.stream
-        present = {key: part for key, part in parts.items() if part is not None}
-        self._random = GlobalRandomPart()
-        rewound: dict[str, Part] = {key: part_for(key, one) for key, one in present.items()}
-        self._state = RunState(
-            {"random": self._random, **rewound},
-            disk=disk,
-            folder=run_dir / "snapshots",
-            cadence=recipe.cadence,
+        tell: Listener = (listener if self._ranks.is_first else None) or nobody
+        given = Given(
+            model=model,
+            optimizer=optimizer,
+            stream=stream,
+            run_dir=Path(run_dir),
+            scheduler=scheduler,
+            scaler=scaler,
+            clip=clip,
+            accumulate=accumulate,
+            recipe=recipe if recipe is not None else standard(),
+            probes=probes,
+            terms=terms,
+            per_sample=per_sample,
+            facts=facts or {},
+            name=name,
+            resume=resume,
+            from_snapshot=from_snapshot,
+            tell=tell,
+            disk=disk if disk is not None else RealDisk(),
+            clock=clock,
         )
-        scaled = {"scaler": scaler, "clip": clip, "terms": terms, "per_sample": per_sample}
-        site = site_of(model, optimizer, parameters, **scaled)
-        self._observation = Observation(recipe.signals, site, recipe.lag_steps)
-        identity = run_identity(name, present, accumulate=accumulate, lag_steps=recipe.lag_steps)
+        self._started = self._ended = self._batch_open = False
+        self._resumed_random: Any = None
         with ExitStack() as undo:
-            undo.callback(self._observation.detach)
-            self._journal = open_journal(disk, run_dir, identity, clock, resume=resume)
-            undo.callback(self._journal.close)
-            self.monitor = recipe.monitor(
-                self._observation.series,
-                self._observation.update_series,
-                {"has_scaler": scaler is not None, **(facts or {})},
-                self._observation.intervals,
-            )
-            """What watches: the timeline, the present episode, the thresholds."""
-            self._stepping = Stepping(
-                update,
-                self._observation,
-                scheduler=scheduler,
-                accumulate=accumulate,
-                terms=terms,
-            )
-            self._attempts = Attempts(
-                Progress(),
-                self._state,
-                self._journal,
-                monitor=self.monitor,
-                observation=self._observation,
-                optimizer=optimizer,
-                stream=self._feed.stream,
-                cadence=recipe.cadence,
-            )
-            self._control = Control(
-                self._attempts,
-                self._journal,
-                capabilities=self.capabilities,
-                model=model,
-                probes=tuple(probes),
-                stream=self._feed.stream,
-                disk=disk,
-            )
-            self._supervisor = Supervisor(
-                self.monitor,
-                recipe.policy,
-                self._journal,
-                has_scaler=scaler is not None,
-                findings=self._attempts.findings,
-                snapshots=self._attempts.refs,
-                position_after=self._attempts.position_after,
-                lag_steps=recipe.lag_steps,
-            )
-            self._recovery = Recovery(self._attempts, self._control, self._supervisor, self._tell)
-            if self._feed.stream is not None:
-                self._feed.stream.rules = recipe.rules
-                self._feed.stream.on_reject = self._control.rejected
-            self._started = False
-            self._ended = False
-            self._batch_open = False
-            self._resumed_random: Any = None
-            if resume:
-                self._recovery.resume()
+            undo.callback(self._ranks.close)
+            self._take(assemble(given, self._ranks, undo))
+            if self._resumes:
+                with Together(self._unison, lambda: "taking up the run"):
+                    self._recovery.resume(from_snapshot)
                 self._resumed_random = clone_tree(self._random.capture())
             undo.pop_all()
+
+    def _take(self, pieces: Pieces) -> None:
+        self.capabilities = pieces.capabilities
+        """What this loop lets Foreshock do."""
+        self.monitor = pieces.monitor
+        """What watches: the timeline, the present episode, the thresholds."""
+        self._resumes = pieces.resumes
+        self._unison = pieces.unison
+        self._feed = pieces.feed
+        self._random = pieces.random
+        self._state = pieces.state
+        self._observation = pieces.observation
+        self._intake = pieces.intake
+        self._journal = pieces.journal
+        self._stepping = pieces.stepping
+        self._attempts = pieces.attempts
+        self._control = pieces.control
+        self._supervisor = pieces.supervisor
+        self._recovery = pieces.recovery
+        self._notices = pieces.notices
+        self._upkeep = pieces.upkeep
 
     def __iter__(self) -> "Guard":
         return self
@@ -202,9 +172,12 @@ class Guard:
                 f"step {self.step_number + 1}: the next batch was asked for before "
                 "guard.step(loss) was called for the last one"
             )
-        if self._stepping.micro_step == 0:
-            self._between_steps()
-        batch = self._fetch()
+        with Together(self._unison, lambda: f"before step {self.step_number + 1}"):
+            if self._stepping.micro_step == 0:
+                self._between_steps()
+            batch = self._fetch()
+            if self._stepping.micro_step == 0:
+                self._control.begin_step(self._attempts.progress.step + 1)
         self._batch_open = True
         return batch
 
@@ -224,20 +197,31 @@ class Guard:
         Raises:
             LoopError: no batch was taken, or the loss is not a scalar with a gradient.
         """
-        progress = self._attempts.progress
-        step = progress.step + 1
+        step = self.step_number + 1
         if not self._batch_open:
             raise LoopError(f"step {step}: guard.step was called without a batch from the guard")
         samples = None
         if isinstance(loss, Loss):
             terms, samples, loss = loss.terms, loss.per_sample, loss.total
-        complete = self._stepping.add(loss, terms or {}, step, samples)
+        with Together(self._unison, lambda: f"step {step}"):
+            return self._step(step, loss, terms or {}, samples)
+
+    def _step(
+        self, step: int, loss: Any, terms: Mapping[str, Any], samples: torch.Tensor | None
+    ) -> Verdict | None:
+        progress = self._attempts.progress
+        complete = self._stepping.add(loss, terms, step, samples)
         self._batch_open = False
+        if samples is not None and self._feed.wants_losses:
+            self._feed.note_losses(samples.detach().flatten().tolist())
         if not complete:
             return None
         progress.step = step
         verdict = self._stepping.finish(
-            step, self._control.gate_limit(step), self._control.lr_factor(step)
+            step,
+            self._control.gate_limit(step),
+            self._control.lr_factor(step),
+            self._control.tuning(step),
         )
         if positions := self._feed.take_positions():
             progress.recent.append((step, tuple(positions)))
@@ -245,11 +229,17 @@ class Guard:
         self._absorb(drain=False)
         return verdict
 
-    def track(self, name: str, thing: Any) -> None:
+    def track(self, name: str, thing: Any, *, per_rank: bool | None = None) -> None:
         """Rewind further state with the run: an object with `state_dict`, or a generator.
 
         Call it before the first batch is asked for. On a resume the object gets its state
         back at once.
+
+        Args:
+            name: its own, not taken yet.
+            thing: what is rewound.
+            per_rank: whether each rank has its own state of it, which must be small; by
+                default true of generators only. All else must be alike on every rank.
 
         Raises:
             LoopError: the run has begun.
@@ -257,18 +247,27 @@ class Guard:
         """
         if self._started:
             raise LoopError(f"track({name!r}) must be called before the first batch is asked for")
-        self._state.add(f"tracked.{name}", part_for(name, thing))
+        track(self._state, self._ranks, name, thing, per_rank=per_rank)
 
     def close(self) -> None:
         """Stop watching: hooks come off the model, and the run directory is freed."""
-        self._observation.detach()
-        self._journal.close()
+        try:
+            self._attempts.close()
+        finally:
+            self._observation.detach()
+            self._notices.close()
+            self._journal.close()
+            self._ranks.close()
 
     def __enter__(self) -> "Guard":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if error is not None:
+                self._unison.ended(f"step {self.step_number + 1}", error)
+        finally:
+            self.close()
 
     @property
     def step_number(self) -> int:
@@ -301,7 +300,10 @@ class Guard:
         return self._feed.stream.ledger.num_samples if self._feed.stream is not None else 0
 
     def digest(self) -> str:
-        """Digest of weights, optimizer, schedule, scaler, RNG, stream and tracked state."""
+        """Digest of weights, optimizer, schedule, scaler, RNG, stream and tracked state.
+
+        On several ranks all must ask for it.
+        """
         return self._state.digest()
 
     def _between_steps(self) -> None:
@@ -313,6 +315,7 @@ class Guard:
             due = self._attempts.snapshot_is_due()
             if ending or due:
                 self._absorb(drain=True)
+            self._upkeep.settle()
             if self._recovery.carry_out_plan():
                 self._stepping.forget()
                 self._feed.take_positions()
@@ -322,8 +325,10 @@ class Guard:
                 break
         if self.halted is not None or ending:
             self._end()
+        self._upkeep.take_in()
         if due:
             self._attempts.take_snapshot(self.book)
+            self._unison.check("snapshot")
         self._control.measure_if_due()
 
     def _start(self) -> None:
@@ -338,6 +343,7 @@ class Guard:
                 not_watched_yet=self.monitor.not_ready(),
             )
             self._attempts.take_snapshot(self.book, durable=True, required=True)
+            self._unison.check("snapshot")
         elif self._resumed_random is not None:
             # Building loaders and iterators in between may have drawn random numbers.
             self._random.restore(self._resumed_random)
@@ -375,6 +381,7 @@ class Guard:
             self._ended = True
             self._record_the_end()
         if self.halted is not None:
+            self._notices.halted(self.halted)
             raise Halted(self.halted)  # ending quietly would pass for a finished training
         raise StopIteration
 
@@ -384,15 +391,7 @@ class Guard:
         kind = "run_finished" if self.halted is None else "run_halted"
         self._journal.write(kind, attempt=self.attempt, step=self.step_number, digest=self.digest())
         self._journal.sync()
+        self._unison.part()
 
     def _absorb(self, *, drain: bool) -> None:
-        for row in self._observation.read(drain=drain):
-            self._journal.append_reading(row.step, int(row.committed), row.values)
-            limit = self._control.gate_limit(row.step)
-            known = len(self.monitor.episode)
-            plan = self._supervisor.see(self.attempt, row, limit)
-            alarms = self.monitor.episode[known:]
-            self._tell("step", {"row": row, "series": self._observation.series, "alarms": alarms})
-            if plan is not None:
-                self._tell("plan", {"plan": plan, "incident": self.book.incidents[-1]})
-                break  # later steps are judged once it has been carried out, or not at all
+        self._intake.absorb(self.attempt, drain=drain)

@@ -12,8 +12,10 @@
 disk is full they wait in memory, in order. Readings and provenance are dropped then, and
 counted. Training goes on either way.
 
-One journal belongs to one process and thread; on several ranks, rank 0 has it. Others look
-on through `Journal.read`, which takes no lock and writes nothing, also while the run goes on.
+One journal belongs to one process and thread. On several ranks rank 0 has it, and each of the
+others one by `follow`, which makes the same records out of the same decisions and writes
+nothing. Others look on through `Journal.read`, which takes no lock and writes nothing, also
+while the run goes on.
 """
 
 import json
@@ -37,6 +39,7 @@ from foreshock.core.records import (
     encode_provenance_header,
     number,
 )
+from foreshock.decided import Decided
 from foreshock.durable import AppendLog, Disk, Lock, clean_leftovers, write_file
 from foreshock.files import refuse_links
 from foreshock.outage import DroppingLog, WaitingLog, Warn
@@ -109,6 +112,13 @@ class Journal:
         log = AppendLog(disk, run_dir / "decisions.jsonl")
         log.repair(lines.valid_size)
         self._decisions = WaitingLog(log, self.warn)
+        self.decided = Decided()
+        """What this process has recorded and what is acted on, as a digest."""
+        self.confirm: Callable[[dict[str, Any]], None] | None = None
+        """Called with each record before it is written, to see whether all ranks have it."""
+        self.share: Callable[[int], int] | None = None
+        """Makes of this rank's backlog the one that all ranks reckon with, at every `sync`."""
+        self._shared_backlog = 0
         self._provenance = DroppingLog(self.warn)
         self._readings = ReadingsLog(disk, run_dir / "readings", self.warn)
 
@@ -183,6 +193,33 @@ class Journal:
             lock.close()
             raise
 
+    @classmethod
+    def follow(
+        cls,
+        nowhere: Disk,
+        run_dir: Path,
+        identity: dict[str, Any],
+        records: Sequence[Mapping[str, Any]],
+        clock: Callable[[], float],
+        *,
+        last_attempt: int,
+    ) -> Self:
+        """Follow the journal that another rank has: keep the same records, in memory only.
+
+        Args:
+            nowhere: a disk without files that takes everything and keeps nothing.
+            run_dir: for messages.
+            identity: as the other rank has it.
+            records: every decision so far, as the other rank read them.
+            clock: seconds.
+            last_attempt: the other rank's.
+        """
+        lines = Lines(records=[dict(record) for record in records], valid_size=0, torn_bytes=0)
+        lock = nowhere.lock(run_dir / "lock")
+        followed = cls(nowhere, run_dir, identity, lines, lock, clock=clock, warn=_no_warning)
+        followed.last_attempt = last_attempt
+        return followed
+
     @staticmethod
     def read(disk: Disk, run_dir: Path) -> RunView:
         """Look at a run, finished or not, without touching it.
@@ -207,6 +244,9 @@ class Journal:
             raise JournalError(f"a {kind} record cannot have the reserved field {names}.")
         stamp = {"kind": kind, "time": self._clock(), "attempt": attempt, "step": step}
         record = decode_line(encode_line({**stamp, **fields}))
+        self.decided.add(record)
+        if self.confirm is not None:
+            self.confirm(record)
         self.records.append(record)
         self.last_attempt = max(self.last_attempt, attempt)
         self._decisions.put(record, durable=durable)
@@ -214,8 +254,11 @@ class Journal:
 
     @property
     def backlog(self) -> int:
-        """The number of decisions that wait for the disk to take them."""
-        return len(self._decisions.waiting)
+        """The number of decisions that wait for the disk to take them.
+
+        On several ranks that of the rank which writes, as of the last `sync`.
+        """
+        return len(self._decisions.waiting) if self.share is None else self._shared_backlog
 
     def open_readings(self, attempt: int, series: Sequence[str]) -> None:
         """Begin the readings of an attempt, and make those of the one before durable.
@@ -267,7 +310,15 @@ class Journal:
         return self._provenance.dropped
 
     def sync(self) -> None:
-        """Make everything so far durable, and try the backlog again."""
+        """Make everything so far durable, and try the backlog again.
+
+        On several ranks they meet for it: see `share`.
+        """
+        self._sync()
+        if self.share is not None:
+            self._shared_backlog = self.share(len(self._decisions.waiting))
+
+    def _sync(self) -> None:
         self._decisions.sync()
         self._readings.sync()
         self._provenance.sync()
@@ -282,9 +333,9 @@ class Journal:
         """
         ended = False
         try:
-            self.sync()
-            if self.backlog:
-                self.warn(f"{self.backlog} decisions of {self.run_dir} could not be written.")
+            self._sync()
+            if waiting := len(self._decisions.waiting):
+                self.warn(f"{waiting} decisions of {self.run_dir} could not be written.")
         finally:
             ended = self._readings.close()
             if ended:
@@ -304,6 +355,10 @@ class Journal:
                 f"{path} exists: an attempt is recorded once, and the next free one is "
                 f"{self.last_attempt + 1}."
             )
+
+
+def _no_warning(_: str) -> None:
+    """The rank that writes warns."""
 
 
 def _refuse_unless_empty(disk: Disk, run_dir: Path) -> None:

@@ -9,13 +9,37 @@ from foreshock.core.case import BatchFinding, Case
 from foreshock.core.cause import Cause, Diagnosis, diagnose
 from foreshock.core.detector import Alarm, Detector, Threshold, state_from_tree, state_to_tree
 from foreshock.core.errors import ConfigError
-from foreshock.core.names import GLOBAL, split_series
+from foreshock.core.names import (
+    ACTIVATION_NORM,
+    GLOBAL,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    MAX_ATTENTION_LOGIT,
+    MAX_OUTPUT_LOGIT,
+    NUM_NONFINITE_MOMENTS,
+    RMS_T,
+    split_series,
+)
 from foreshock.core.reading import is_absent
 from foreshock.core.snapshot import Health
 from foreshock.core.timeline import Timeline
+from foreshock.core.trend import Trend, trend_of
 
 _ACTIVATION_RISE = 2.0
 _TREND_STEPS = 50
+_STALE_RMS_T = 2.3
+"""Wortsman et al. (2023), https://arxiv.org/abs/2304.13013: from there on loss spikes follow."""
+_LOSS_DISTANCE = 4.0
+_GROWTH_IN_DOUBT = {
+    ACTIVATION_NORM.name: 1.1,
+    GRAD_NORM.name: 2.0,
+    MAX_ATTENTION_LOGIT.name: 1.5,
+    MAX_OUTPUT_LOGIT.name: 1.5,
+}
+"""Growth over the last 50 values, clear of noise, from which on a snapshot is in doubt. Our
+choice, after OPT-175B, which went back to where the activation norm fell: a preference only,
+as norms grow in healthy training too."""
 _EPISODE_ALARMS = 4096
 
 
@@ -169,27 +193,39 @@ class Monitor:
                     missing[name] = max(missing.get(name, 0), threshold.steps_until_ready)
         return missing
 
-    def health(self, concerns: Sequence[str] = ()) -> Health:
-        """Judge the run's state now; `concerns` are what the caller knows besides."""
-        found = list(concerns)
-        figures: dict[str, float] = {}
+    def health(
+        self, concerns: Sequence[str] = (), figures: Mapping[str, float] | None = None
+    ) -> Health:
+        """Judge the run's state now; what is given is what the caller knows besides."""
+        found, doubts = list(concerns), list[str]()
+        figures = dict(figures or {})
         if self.episode:
             last = self.episode[-1]
             found.append(f"{last.series} was out of range at step {last.step}")
         for name in self.timeline.series:
             signal, scope = split_series(name)
-            if scope != GLOBAL and signal != "activation_norm":
+            if scope != GLOBAL and signal != ACTIVATION_NORM.name:
                 continue
             values = self.timeline.values(name)[-_TREND_STEPS:]
-            if len(values):
-                figures[name] = float(values[-1])
-            if signal == "loss_scale" and len(values) and values[-1] < 1:
-                found.append(f"the loss scale is {values[-1]:g}, below 1")
-            if signal == "activation_norm" and len(values) >= _TREND_STEPS // 2:
+            if not len(values):
+                continue
+            value = figures[name] = float(values[-1])
+            if signal == LOSS_SCALE.name and value < 1:
+                found.append(f"the loss scale is {value:g}, below 1")
+            if signal == NUM_NONFINITE_MOMENTS.name and value > 0:
+                found.append(f"{value:g} moments are not finite")
+            if signal == RMS_T.name and value >= _STALE_RMS_T:
+                doubts.append(f"{name} is {value:.3g}: the second moment is out of date")
+            if signal == ACTIVATION_NORM.name and len(values) >= _TREND_STEPS // 2:
                 usual = float(np.median(values))
-                if values[-1] > _ACTIVATION_RISE * usual:
-                    found.append(f"{name} is {values[-1]:.3g}, usually {usual:.3g}")
-        return Health(concerns=tuple(found), figures=figures)
+                if value > _ACTIVATION_RISE * usual:
+                    found.append(f"{name} is {value:.3g}, usually {usual:.3g}")
+            trend = trend_of(values) if len(values) >= _TREND_STEPS // 2 else None
+            if trend is not None and signal in (LOSS.name, *_GROWTH_IN_DOUBT):
+                figures[f"{name}:growth"] = trend.growth
+                figures[f"{name}:distance"] = trend.distance
+                doubts += _doubts(name, signal, trend)
+        return Health(concerns=tuple(found), doubts=tuple(doubts), figures=figures)
 
     def to_tree(self) -> dict[str, Any]:
         """Everything that is remembered, as a state tree."""
@@ -214,6 +250,16 @@ class Monitor:
         self.probed_step = tree["probed_step"]
         for watch in self._watches:
             watch.load_tree(tree["detectors"].get(watch.key))
+
+
+def _doubts(name: str, signal: str, trend: Trend) -> list[str]:
+    """What a trend says against going back to a state that is healthy otherwise."""
+    if signal == LOSS.name:
+        far = trend.distance > _LOSS_DISTANCE
+        return [f"{name} is {trend.distance:.1f} sigma above its trend"] if far else []
+    if trend.rising and trend.growth >= _GROWTH_IN_DOUBT[signal]:
+        return [f"{name} has grown {trend.growth:.3g}-fold over its last {_TREND_STEPS} values"]
+    return []
 
 
 class _Watch:

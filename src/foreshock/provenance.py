@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from foreshock.core.errors import JournalError, RunDirError
 from foreshock.core.records import MAX_POSITIONS
-from foreshock.data.order import Order
+from foreshock.data.journalled import order_at
 from foreshock.journal import RunView
 
 
@@ -46,7 +46,6 @@ def samples_of(view: RunView, step: int, attempt: int | None = None) -> list[Tra
             f"{view.run_dir}: this run had a data loader of its own; which samples it trained on "
             "is not known"
         )
-    order = Order.from_description(description)
     found: list[Trained] = []
     for number in view.attempts() if attempt is None else [attempt]:
         try:
@@ -63,5 +62,6 @@ def samples_of(view: RunView, step: int, attempt: int | None = None) -> list[Tra
                 f"{view.run_dir}: step {step} claims over {MAX_POSITIONS} samples in all attempts "
                 "together; name one with --attempt"
             )
+        order = order_at(description, view.records, number, step)
         found += [Trained(number, step, at, *order.locate(at)) for at in positions]
     return found

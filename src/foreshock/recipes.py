@@ -1,6 +1,7 @@
 """Ready-made combinations of components, and their configuration as TOML."""
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,38 +12,78 @@ from foreshock.catalog import make, members
 from foreshock.core.cause import Cause
 from foreshock.core.detector import Detector
 from foreshock.core.errors import CatalogError, ConfigError
+from foreshock.core.nearest import did_you_mean
 from foreshock.core.policy import Policy
+from foreshock.core.retention import Retention
 from foreshock.core.rule import Rule
+from foreshock.core.settings import read_settings
 from foreshock.core.signal import Level, Signal
+from foreshock.core.sink import Sink
 from foreshock.monitor import Monitor
+from foreshock.policy_tables import read_policy
 
 _MAX_BYTES = 1 << 20
-_MAX_WHOLE = 1 << 53
-_PLAIN: dict[Any, Any] = {bool: bool, int: int, float: int | float, str: str}
+_TABLES = (
+    "signals",
+    "detectors",
+    "causes",
+    "rules",
+    "level",
+    "policy",
+    "cadence",
+    "sinks",
+    "lag_steps",
+    "advise",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
-    """How often snapshots are taken, and how many are kept.
+    """How often snapshots are taken, and which are kept.
 
     Args:
         memory_steps: steps between snapshots in memory; 0 for none.
         memory_keep: how many of them are kept.
         disk_steps: steps between durable snapshots.
-        disk_keep: how many are kept besides the run's start.
+        disk_minutes: minutes of progress that may be at risk: a durable snapshot is due
+            then too; 0 for any.
+        disk_keep: how many of the newest are kept besides the run's start.
+        anchor_steps: steps between older healthy ones that are kept, at first.
+        anchor_factor: how many times as old as the next younger one an older one may be.
+        budget_bytes: size that all durable ones may have; 0 for no limit. The start, the
+            newest and the newest healthy one are kept even beyond it.
+        asynchronous: whether they are written while the training goes on.
     """
 
     memory_steps: int = 10
     memory_keep: int = 6
     disk_steps: int = 100
+    disk_minutes: float = 30.0
     disk_keep: int = 5
+    anchor_steps: int = 500
+    anchor_factor: float = 4.0
+    budget_bytes: int = 0
+    asynchronous: bool = True
 
     def __post_init__(self) -> None:
+        least = {"disk_steps": 1, "disk_keep": 1, "anchor_factor": 1}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            least = 0 if item.name.startswith("memory") else 1
-            if value < least:
-                raise ConfigError(f"Cadence.{item.name} is {value}; it must be at least {least}")
+            if not least.get(item.name, 0) <= value < math.inf:
+                raise ConfigError(
+                    f"Cadence.{item.name} is {value}; it must be at least "
+                    f"{least.get(item.name, 0)}, and finite"
+                )
+
+    @property
+    def retention(self) -> Retention:
+        """Which durable snapshots are kept."""
+        return Retention(
+            newest=self.disk_keep,
+            anchor_steps=self.anchor_steps,
+            anchor_factor=self.anchor_factor,
+            budget_bytes=self.budget_bytes,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +99,9 @@ class Recipe:
         cadence: when snapshots are taken.
         lag_steps: steps between a measurement and its reading by the host. Fixed, so
             that ranks and replays agree; 1 keeps the device busy.
+        advise: decide and journal as ever, and carry nothing out: no rollback, no skipped
+            update, no refused sample. The run goes on as if nobody guarded it.
+        sinks: whom decisions are told to.
     """
 
     signals: tuple[Signal, ...]
@@ -67,12 +111,16 @@ class Recipe:
     policy: Policy = field(default_factory=Policy)
     cadence: Cadence = field(default_factory=Cadence)
     lag_steps: int = 1
+    advise: bool = False
+    sinks: tuple[Sink, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.lag_steps, int) or self.lag_steps < 0:
             raise ConfigError(f"Recipe.lag_steps is {self.lag_steps}; it must be 0 or more")
         if not self.causes:
             raise ConfigError("a Recipe needs at least one cause, to explain an incident with")
+        if not isinstance(self.advise, bool):
+            raise ConfigError(f"Recipe.advise is {self.advise!r:.80}; it must be true or false")
 
     def monitor(
         self,
@@ -99,8 +147,9 @@ def standard(settings: dict[str, Any] | None = None) -> Recipe:
     Signals beyond the level, "standard" by default, are left out unless they have settings.
 
     Args:
-        settings: tables by family and component, then `level`, `policy` and `cadence`, as
-            `load` reads them; `{"rules": False}` turns a whole family off.
+        settings: tables by family and component, then `level`, `policy`, `cadence` and
+            `advise`, as `load` reads them; sinks only if they are named; `{"rules": False}`
+            turns a whole family off.
 
     Raises:
         ConfigError: a table or a setting does not exist.
@@ -110,14 +159,17 @@ def standard(settings: dict[str, Any] | None = None) -> Recipe:
     tables["signals"] = _at_level(tables.pop("level", Level.STANDARD), tables.get("signals", {}))
     for family in ("signals", "detectors", "causes", "rules"):
         parts[family] = _family(family, tables.pop(family, {}))
-    for name, kind in (("policy", Policy), ("cadence", Cadence)):
-        parts[name] = _table(name, kind, tables.pop(name, {}))
-    if "lag_steps" in tables:
-        parts["lag_steps"] = tables.pop("lag_steps")
+    parts["policy"] = read_policy(tables.pop("policy", {}))
+    parts["cadence"] = _table("cadence", Cadence, tables.pop("cadence", {}))
+    parts["sinks"] = _sinks(tables.pop("sinks", {}))
+    for name in ("lag_steps", "advise"):
+        if name in tables:
+            parts[name] = tables.pop(name)
     if tables:
+        name = next(iter(tables))
         raise ConfigError(
-            f"unknown setting {next(iter(tables))!r}; known are signals, detectors, causes, "
-            "rules, level, policy, cadence and lag_steps"
+            f"unknown setting {name!r}{did_you_mean(name, _TABLES) or ';'} Known are "
+            f"{', '.join(_TABLES)}"
         )
     return Recipe(**parts)
 
@@ -190,48 +242,37 @@ def _family(family: str, table: Any) -> tuple[Any, ...]:
     known = members(family)
     for name in table:
         if name not in known:
-            raise ConfigError(f"{family} has no {name!r}; it has {', '.join(known)}")
+            near = did_you_mean(name, known)
+            tail = f"{near} It" if near else "; it"
+            raise ConfigError(f"{family} has no {name!r}{tail} has {', '.join(known)}")
     built: list[Any] = []
     for name in known:
         settings = table.get(name, {})
-        if settings is False:
-            continue
-        if settings is True:
-            settings = {}
-        try:
-            place = f"{family}/{name}"
-            settings = _settings(place, members(family)[name], settings)
-            built.append(make(family, name, **settings))
-        except CatalogError as error:
-            raise ConfigError(str(error)) from error
+        if settings is not False:
+            built.append(_component(family, name, settings))
     return tuple(built)
 
 
+def _sinks(table: Any) -> tuple[Any, ...]:
+    """Only those that are asked for: a sink needs an address."""
+    if not isinstance(table, dict):
+        raise ConfigError("sinks must be a table of sinks, each with its settings")
+    for name in table:
+        if name not in members("sinks"):
+            near = did_you_mean(name, members("sinks")) or "; it has " + ", ".join(members("sinks"))
+            raise ConfigError(f"sinks has no {name!r:.80}{near}")
+    given = [(name, settings) for name, settings in table.items() if settings is not False]
+    return tuple(_component("sinks", name, settings) for name, settings in given)
+
+
+def _component(family: str, name: str, settings: Any) -> Any:
+    settings = {} if settings is True else settings
+    try:
+        checked = read_settings(f"{family}.{name}", members(family)[name], settings)
+        return make(family, name, **checked)
+    except CatalogError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _table(name: str, kind: type[Any], table: Any) -> Any:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{name} is {table!r}; it must be a table")
-    return kind(**_settings(name, kind, table))
-
-
-def _settings(place: str, kind: type[Any], table: Any) -> dict[str, Any]:
-    """The settings of a table, lists as tuples; refused if unknown or of the wrong type."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{place} is {table!r}; it must be a table of settings, true or false")
-    fields = {item.name: item for item in dataclasses.fields(kind)}
-    for name, value in table.items():
-        if name not in fields:
-            known = ", ".join(fields) or "none"
-            raise ConfigError(f"{place} has no setting {name!r}; it has {known}")
-        wanted = _PLAIN.get(fields[name].type)
-        if wanted and (
-            not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)
-        ):
-            needed = getattr(fields[name].type, "__name__", "")
-            raise ConfigError(f"{place}: {name} is {value!r}; it must be of type {needed}")
-        if fields[name].type == tuple[str, ...] and not (
-            isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-        ):
-            raise ConfigError(f"{place}: {name} is {value!r:.80}; it must be a list of names")
-        if isinstance(value, int) and abs(value) > _MAX_WHOLE:
-            raise ConfigError(f"{place}: {name} is beyond 2**53; no setting is that large")
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+    return kind(**read_settings(name, kind, table))

@@ -1,16 +1,22 @@
 """Recovery: plans are carried out, recoveries verified, interrupted runs taken up again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foreshock.attempts import Attempts
 from foreshock.catalog import make
 from foreshock.control import Control
-from foreshock.core.incident import Outcome, PlanRecord
+from foreshock.core.errors import ConfigError
+from foreshock.core.incident import Incident, Outcome, PlanRecord
+from foreshock.core.snapshot import choose_target
 from foreshock.data.stream import NothingLeftError
 from foreshock.supervision import Supervisor
+from foreshock.verification import data_to_strengthen
 
 Tell = Callable[[str, Mapping[str, Any]], None]
+
+_AGAIN_FACTOR = 10
+"""What is hurt but hidden shows late; ten times the way is our choice, as the issue asks."""
 
 
 class Recovery:
@@ -47,22 +53,27 @@ class Recovery:
         return True
 
     def verify_if_settled(self) -> bool:
-        """Verify the open incident's recovery once it has settled; True if a new plan came."""
+        """Verify a recovery that is due for it; True if a new plan came.
+
+        The open incident's once it has settled, and that of the last one once more later.
+        """
+        progress = self._attempts.progress
+        if self._supervisor.monitor.episode or self._supervisor.book.unfinished_plan is not None:
+            return False
         settled = self._supervisor.settled_step()
-        quiet = not self._supervisor.monitor.episode
-        if settled is None or not quiet or self._attempts.progress.step < settled:
+        if settled is None:
+            again = again_step(self._supervisor.book.incidents)
+            return again is not None and progress.step >= again and self._verify_again()
+        if progress.step < settled:
             return False
         incident = self._supervisor.book.open
         assert incident is not None
-        result = self._control.verify(
-            went_back=bool(incident.rollbacks), onset_step=incident.onset_step
-        )
+        result = self._verify(incident)
         self._record("verification", incident=incident.id, verification=result)
         self._tell("verification", {"incident": incident.id, **result})
         if not result["passed"]:
-            progress = self._attempts.progress
             plan = self._supervisor.failed_verification(progress.attempt, progress.step)
-            return self._told(plan)
+            return self._told(plan, _fallen(result))
         self._close(Outcome.RECOVERED)
         return False
 
@@ -88,9 +99,11 @@ class Recovery:
         self._tell("episode_probed", {"onset_step": onset, "harmed": harmed, "probes": probes})
         if not harmed:
             return False
-        worse = [f"{one.probe} worse by {one.difference:.3g}" for one in compared if not one.passed]
+        fallen = [one for one in compared if not one.passed]
+        worse = [f"{one.probe} worse by {one.difference:.3g}" for one in fallen]
         harm = f"{', '.join(worse)} than before the onset, beyond noise"
-        return self._told(self._supervisor.harm_found(progress.attempt, progress.step, harm))
+        plan = self._supervisor.harm_found(progress.attempt, progress.step, harm)
+        return self._told(plan, [one.probe for one in fallen])
 
     def hand_over(self, why: str) -> None:
         """Stop the run outside a plan, because there is no way on."""
@@ -113,14 +126,32 @@ class Recovery:
             aside = f"{num_quarantined} samples are set aside"
             self.hand_over(f"the data ended before the recovery was proved; {aside}")
 
-    def resume(self) -> None:
+    def resume(self, from_snapshot: str | None = None) -> None:
         """Take up an interrupted run: finish the plan it was in, else go to its newest state.
 
         A run that was interrupted before its first snapshot has not trained, and begins anew.
+
+        Args:
+            from_snapshot: go back to this one instead, whatever speaks against it.
+
+        Raises:
+            ConfigError: one is named while a plan waits to be finished, or before there is any.
         """
         if not self._attempts.has_begun():
+            if from_snapshot is not None:
+                raise ConfigError(f"there is no snapshot {from_snapshot!r:.80}: the run has none")
             return
         record = self._supervisor.book.unfinished_plan
+        if from_snapshot is not None:
+            if record is not None:
+                raise ConfigError(
+                    f"the run was stopped while it carried out plan {record.id} "
+                    f"({record.plan.why}); resume it without from_snapshot first"
+                )
+            restored = self._attempts.go_back_to(from_snapshot)
+            self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
+            self._supervisor.monitor.resumed()
+            return
         waiting = () if record is None else record.plan.actions[record.done :]
         goes_back = record is not None and record.plan.target_step is not None
         if goes_back and any(call.name == "rollback" for call in waiting):
@@ -130,11 +161,54 @@ class Recovery:
             self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
         self._supervisor.monitor.resumed()
 
-    def _told(self, plan: PlanRecord | None) -> bool:
+    def _verify(self, incident: Incident) -> dict[str, Any]:
+        went_back = bool(incident.rollbacks)
+        return self._control.verify(went_back=went_back, onset_step=incident.onset_step)
+
+    def _verify_again(self) -> bool:
+        """Verify the last recovery once more; one that failed opens its incident again.
+
+        One record says both, so that a crash in between leaves an open incident, which is
+        verified again on resume. Where nothing older can be gone back to, the run goes on.
+        """
+        progress = self._attempts.progress
+        incident = self._supervisor.book.incidents[-1]
+        result = {**self._verify(incident), "again": True}
+        fallen = _fallen(result)
+        helps = bool(fallen) and self._has_older(incident)
+        if helps:
+            result["reopens"] = True
+        self._record("verification", incident=incident.id, verification=result)
+        self._tell("verification", {"incident": incident.id, **result})
+        if not fallen:
+            return False
+        if not helps:
+            self._advise_data(incident.id, fallen)
+            return False
+        plan = self._supervisor.failed_verification(progress.attempt, progress.step)
+        return self._told(plan, fallen)
+
+    def _has_older(self, incident: Incident) -> bool:
+        """Whether a healthy state is left from before all that the incident has gone back to."""
+        targets = [record.plan.target_step for record in incident.rollbacks]
+        oldest = min((step for step in targets if step is not None), default=incident.onset_step)
+        return choose_target(self._attempts.refs(), oldest).target is not None
+
+    def _advise_data(self, incident: int, fallen: Sequence[str]) -> None:
+        """Journal which data to strengthen, because going back does not help."""
+        advice = {"incident": incident, "capabilities": list(fallen)}
+        advice["data"] = data_to_strengthen(fallen)
+        self._record("strengthen_data", **advice)
+        self._tell("strengthen_data", advice)
+
+    def _told(self, plan: PlanRecord | None, fallen: Sequence[str]) -> bool:
         """Tell of a plan that was made between steps; whether there is one."""
         if plan is None:
             return False
-        self._tell("plan", {"plan": plan, "incident": self._supervisor.book.incidents[-1]})
+        incident = self._supervisor.book.incidents[-1]
+        self._tell("plan", {"plan": plan, "incident": incident})
+        if fallen and any(call.name == "halt" for call in plan.plan.actions):
+            self._advise_data(incident.id, fallen)
         return True
 
     def _act(self, record: PlanRecord, number: int) -> None:
@@ -155,3 +229,28 @@ class Recovery:
     def _record(self, kind: str, **fields: Any) -> None:
         progress = self._attempts.progress
         self._supervisor.record(kind, attempt=progress.attempt, step=progress.step, **fields)
+
+
+def again_step(incidents: Sequence[Incident]) -> int | None:
+    """The step from which on the last recovery is verified for the second time, if it is to be.
+
+    Ten times as far from the state that was gone back to as the last alarm was, and a step
+    after the first verification at least. Where nothing was gone back to, the step before the
+    onset stands for that state. Decided from the journal alone: a resume neither forgets it nor
+    does it twice. A later incident takes its place, and is verified against a state of its own.
+    """
+    incident = incidents[-1] if incidents else None
+    if incident is None or incident.outcome is not Outcome.RECOVERED:
+        return None
+    verified = incident.verification
+    if verified is None or verified.get("again") or incident.closed_step is None:
+        return None
+    back = incident.rollbacks[-1].plan.target_step if incident.rollbacks else None
+    start = incident.onset_step - 1 if back is None else back
+    distance = max(1, incident.last_alarm_step - start)
+    return max(start + _AGAIN_FACTOR * distance, incident.closed_step + 1)
+
+
+def _fallen(result: Mapping[str, Any]) -> list[str]:
+    """The capabilities that a verification found worse."""
+    return [one["probe"] for one in result["probes"] if not one["passed"]]

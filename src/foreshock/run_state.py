@@ -1,7 +1,6 @@
 """The rewound state of a run, and its snapshots in memory and on disk."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +10,13 @@ from foreshock.core.errors import ForeshockError, SnapshotError
 from foreshock.core.snapshot import Health, SnapshotRef, in_lineage
 from foreshock.durable import Disk
 from foreshock.recipes import Cadence
+from foreshock.snapshots.checksum import checksum, is_checksum
 from foreshock.snapshots.codec import DAMAGE, digest
-from foreshock.snapshots.disk import DiskStore
+from foreshock.snapshots.labels import DamagedError, Objection
 from foreshock.snapshots.memory import MemoryRing
 from foreshock.snapshots.parts import Part, clone_tree
+from foreshock.snapshots.shelf import Shelf
+from foreshock.snapshots.writer import Written
 
 
 class Restored(NamedTuple):
@@ -30,7 +32,7 @@ class Restored(NamedTuple):
     ref: SnapshotRef
     watching: Any
     digest_equal: bool
-    passed_over: tuple[str, ...]
+    passed_over: tuple[Objection, ...]
 
 
 class RunState:
@@ -39,11 +41,16 @@ class RunState:
     Two trees make a snapshot: `training` (weights, optimizer, schedule, scaler, RNG,
     stream, user state), which has the digest, and `watching` (detectors, timeline).
 
+    A state that never left memory is held to a checksum (see `snapshots.checksum`), at the
+    speed of memory: its copy back is made, and what is live then must have the checksum of
+    what was live when it was taken. One from disk has every byte of its files held to
+    BLAKE2b, and what is live then to the checksum and to BLAKE2b of the state.
+
     Args:
         parts: what is rewound, by name.
         disk: what durable snapshots are written through.
         folder: where.
-        cadence: how many are kept.
+        cadence: how many are kept, and whether they are written in the background.
     """
 
     def __init__(
@@ -51,7 +58,8 @@ class RunState:
     ) -> None:
         self._parts = parts
         self._memory = MemoryRing(cadence.memory_keep)
-        self._store = DiskStore(disk, folder, cadence.disk_keep)
+        self.shelf = Shelf(disk, folder, cadence.retention, asynchronous=cadence.asynchronous)
+        """The durable snapshots."""
         self._labels: list[SnapshotRef] = []
         self._num_labels = cadence.memory_keep
         self._pending: dict[str, Any] = {}
@@ -72,53 +80,60 @@ class RunState:
         """Digest of the training state as it is now."""
         return digest(self._capture())
 
+    # ---- taking ---------------------------------------------------------------------
+
     def take(
-        self,
-        *,
-        step: int,
-        attempt: int,
-        position: int,
-        health: Health,
-        watching: Any,
-        durable: bool,
+        self, *, step: int, attempt: int, position: int, health: Health, watching: Any
     ) -> SnapshotRef:
-        """Take a snapshot, in memory and, if `durable`, on disk.
+        """Take a snapshot in memory; `write` makes it durable.
 
         Raises:
             SnapshotError: the state holds what a snapshot cannot.
-            OSError: the disk is full or fails; the one in memory has been taken.
         """
-        training = clone_tree(self._capture())
+        self._memory.settle()
         labels = [ref for ref in self._labels if ref.step < step]
-        tree = {
-            "training": training,
-            "watching": clone_tree(watching),
-            "labels": [label.to_json() for label in labels],
-        }
         ref = SnapshotRef(
             id=f"{step:08d}-a{attempt:05d}",
             attempt=attempt,
             step=step,
             position=position,
             durable=False,
-            digest=digest(training),
+            digest="",
             health=health,
         )
-        self._memory.put(ref, tree)
-        self._label([*labels, ref])
-        if durable:
-            ref = dataclasses.replace(ref, durable=True)
-            self._store.write(ref, tree)
-            self._memory.put(ref, tree)
-        return ref
+        told = [label.to_json() for label in labels]
+        held = self._memory.put(ref, self._capture(), watching, told)
+        self._label([*labels, held.ref])
+        return held.ref
 
-    def rotate(self, rollbacks: Sequence[tuple[int, int]]) -> None:
-        """Remove durable snapshots that were undone, and those beyond what is to be kept."""
-        self._store.rotate(lambda ref: in_lineage(ref, rollbacks))
+    def write(self, ref: SnapshotRef) -> None:
+        """Begin to make a snapshot durable that was just taken; `collect` says what came of it.
+
+        Its memory is not used for anything else until then.
+
+        Raises:
+            RuntimeError: another is being written, or this one is not in memory.
+        """
+        held = self._memory.get(ref.id)
+        if held is None:
+            raise RuntimeError(f"{ref.id} is not in memory")
+        self.shelf.write(held)
+
+    def collect(self, *, wait: bool = False) -> Written | None:
+        """What came of a write, once it is whole; None while there is nothing to tell."""
+        written = self.shelf.collect(wait=wait)
+        self._memory.settle()
+        return written
+
+    def room(self) -> tuple[int, int, int] | None:
+        """See `Shelf.room`."""
+        return self.shelf.room(self._memory.size_bytes)
+
+    # ---- what there is --------------------------------------------------------------
 
     def has_any(self) -> bool:
         """Whether anything durable is there, whole or damaged."""
-        found, objections = self._store.refs()
+        found, objections = self.shelf.store.stored()
         return bool(found or objections)
 
     def in_memory(self) -> list[SnapshotRef]:
@@ -127,9 +142,12 @@ class RunState:
 
     def held(self, rollbacks: Sequence[tuple[int, int]]) -> list[SnapshotRef]:
         """The snapshots of the run's lineage, in memory and on disk."""
-        on_disk, _ = self._store.refs()
-        in_memory = {ref.id for ref in self._memory.refs}
-        refs = self._memory.refs + [ref for ref in on_disk if ref.id not in in_memory]
+        in_memory = self._memory.refs
+        writing = self.shelf.writing
+        if writing is not None and writing.ref not in in_memory:
+            in_memory.append(writing.ref)
+        known = {ref.id for ref in in_memory}
+        refs = in_memory + [ref for ref in self.shelf.refs()[0] if ref.id not in known]
         return [ref for ref in refs if in_lineage(ref, rollbacks)]
 
     def refs(self, rollbacks: Sequence[tuple[int, int]]) -> list[SnapshotRef]:
@@ -143,47 +161,60 @@ class RunState:
         steps = {ref.step for ref in held}
         return held + [label for label in self._labels if label.step not in steps]
 
+    # ---- going back -----------------------------------------------------------------
+
     def restore(
         self,
         rollbacks: Sequence[tuple[int, int]],
         *,
         snapshot_id: str | None = None,
         at_most_step: int | None = None,
+        only: bool = False,
+        but: Collection[str] = (),
     ) -> Restored:
         """Restore a snapshot: the one named, else the newest of at most a step.
 
         One that is missing or damaged is passed over with its reason, down to the last
-        good one.
+        good one. From memory it is copied into the live tensors, in place.
+
+        Args:
+            rollbacks: see `in_lineage`.
+            snapshot_id: the one named.
+            at_most_step: how new another may be.
+            only: take no other than the one named.
+            but: ids that are not tried.
 
         Raises:
             SnapshotError: none is left.
         """
-        refs = sorted(self.held(rollbacks), key=lambda ref: (-ref.step, -ref.attempt))
-        _, objections = self._store.refs()
+        on_disk, objections = self.shelf.refs()
         passed_over = list(objections)
+        held = [ref for ref in self.held(rollbacks) if ref.id not in but]
+        refs = sorted(held, key=lambda ref: (-ref.step, -ref.attempt))
         named = [ref for ref in refs if ref.id == snapshot_id]
         older = [
             ref
             for ref in refs
             if ref.id != snapshot_id and (at_most_step is None or ref.step <= at_most_step)
         ]
-        for ref in named + older:
-            try:
-                tree = self._memory.get(ref.id) or self._store.read(ref.id)
-                labels = [SnapshotRef.from_json(label) for label in tree["labels"]]
-                equal = self._put_back(tree["training"]) == ref.digest
-            except torch.OutOfMemoryError:
-                raise  # no fault of the snapshot's
-            except (ForeshockError, *DAMAGE) as error:
-                passed_over.append(f"{ref.id}: {error}")
-                continue
-            if not equal:
-                passed_over.append(f"{ref.id}: the restored state has another digest")
-                continue
-            self._label([*labels, ref])
-            self._memory.put(ref, tree)  # the next look back needs no disk
-            return Restored(ref, tree["watching"], equal, tuple(passed_over))
-        detail = "; ".join(passed_over) or "there is none"
+        durable = {ref.id for ref in on_disk}
+        for ref in named if only else named + older:
+            for from_memory in (True, False):
+                if not from_memory and ref.id not in durable:
+                    continue
+                try:
+                    found = self._try(ref, from_memory=from_memory)
+                except torch.OutOfMemoryError:
+                    raise  # no fault of the snapshot's
+                except (ForeshockError, *DAMAGE) as error:
+                    lasting = isinstance(error, DamagedError) and not from_memory
+                    passed_over.append(Objection(ref.id, f"{ref.id}: {error}", lasting=lasting))
+                    self._memory.discard(ref.id)
+                    continue
+                if found is not None:
+                    return Restored(ref, found[0], True, tuple(passed_over))
+        known = [f"{name} is known to be damaged" for name in sorted(self.shelf.bad)]
+        detail = "; ".join([*passed_over, *known]) or "there is none"
         raise SnapshotError(f"no snapshot could be restored: {detail}")
 
     def visit(self, refs: Sequence[SnapshotRef], look: Callable[[], Any]) -> list[Any]:
@@ -192,19 +223,19 @@ class RunState:
         Raises:
             SnapshotError: the present state could not be put back exactly.
         """
-        trees = [tree for ref in refs if (tree := self._memory.get(ref.id)) is not None]
-        if not trees:
+        there = [held for ref in refs if (held := self._memory.get(ref.id)) is not None]
+        if not there:
             return []
         present = clone_tree(self._capture())
-        expected = digest(present)
+        expected = checksum(present)
         try:
             seen: list[Any] = []
-            for tree in trees:
-                self._put_back(tree["training"])
+            for held in there:
+                self._put_back(held.training())
                 seen.append(look())
             return seen
         finally:
-            if self._put_back(present) != expected:
+            if checksum(self._put_back(present)) != expected:
                 raise SnapshotError("the present state could not be put back after a look back")
 
     def rewound_to(self, step: int) -> None:
@@ -224,14 +255,42 @@ class RunState:
         sums = torch._foreach_norm(tensors, dtype=torch.float32)
         return bool(torch.isfinite(torch.stack([one.cpu() for one in sums])).all())
 
-    def _put_back(self, training: dict[str, Any]) -> str:
+    def _try(self, ref: SnapshotRef, *, from_memory: bool) -> tuple[Any] | None:
+        """Restore one snapshot; what watched, or None if it is not there."""
+        if from_memory:
+            held = self._memory.get(ref.id)
+            if held is None:
+                return None
+            live = self._put_back(held.training())
+            if checksum(live) != held.ref.digest:
+                raise SnapshotError("the restored state has another digest")
+            self._label(_labels(held.labels, held.ref))
+            return (clone_tree(held.watching),)
+        tree: Any = self.shelf.store.read(ref.id)
+        labels = _labels(tree["labels"], ref)
+        live = self._put_back(tree["training"])
+        strong = digest(live)
+        equal = (checksum(live) if is_checksum(ref.digest) else strong) == ref.digest
+        if not equal or tree.get("digest", strong) != strong:
+            # Its files are sound: it is the run that does not take its state back exactly.
+            raise SnapshotError("the restored state has another digest")
+        watching = clone_tree(tree["watching"])
+        if self._num_labels:  # the next look back needs no disk
+            self._memory.put(ref, tree["training"], watching, tree["labels"])
+        self._label(labels)
+        return (watching,)
+
+    def _put_back(self, training: dict[str, Any]) -> dict[str, Any]:
+        """Put a state back; return what is live then, captured once."""
         for name, part in self._parts.items():
             if name not in training:
                 raise SnapshotError(f"the snapshot does not hold {name!r}, which this run tracks")
             part.restore(training[name])
         known = set(self._parts)
-        self._pending = {name: tree for name, tree in training.items() if name not in known}
-        return digest(self._capture())
+        self._pending = {
+            name: clone_tree(tree) for name, tree in training.items() if name not in known
+        }
+        return self._capture()
 
     def _capture(self) -> dict[str, Any]:
         """What is tracked now and what waits for its owner, in an order of their own."""
@@ -240,3 +299,7 @@ class RunState:
 
     def _label(self, labels: list[SnapshotRef]) -> None:
         self._labels = labels[-self._num_labels :] if self._num_labels else []
+
+
+def _labels(before: Iterable[Any], ref: SnapshotRef) -> list[SnapshotRef]:
+    return [*(SnapshotRef.from_json(label) for label in before), ref]

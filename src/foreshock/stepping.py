@@ -8,6 +8,7 @@ import torch
 
 from foreshock.core.action import Capability
 from foreshock.core.errors import LoopError
+from foreshock.core.override import AS_BUILT, Tuning
 from foreshock.core.signal import Moment
 from foreshock.core.verdict import Verdict, gate_reason
 from foreshock.observation import Observation
@@ -69,10 +70,18 @@ class Stepping:
         self.micro_step = (self.micro_step + 1) % self._accumulate
         return self.micro_step == 0
 
-    def finish(self, step: int, gate_limit: float, lr_factor: float) -> Verdict:
-        """Gate the update, make it or not, step the schedule, measure."""
+    def finish(
+        self, step: int, gate_limit: float, lr_factor: float, tuning: Tuning = AS_BUILT
+    ) -> Verdict:
+        """Gate the update, make it or not, step the schedule, measure.
+
+        Norms are of the gradients as they came, and so is what the gate judges. Signals that
+        read gradients themselves see those of embeddings as `tuning` has shrunk them, since
+        they are compared with moments.
+        """
         sizes, total = self._update.gradient_sizes()
         assert self._loss is not None
+        used_norm = self._update.shrink_embeddings(total, sizes.norms, tuning)
         moment = Moment(
             step=step,
             loss=self._loss,
@@ -81,13 +90,14 @@ class Stepping:
             grad_num_zeros=sizes.num_zeros,
             grad_norm=total,
             lr=self._update.lr(lr_factor),
+            clip=self._update.max_norm(tuning),
             terms=self._term_values,
             samples_loss=torch.cat(self._samples) if self._samples else None,
-            used_factor=self._update.clip_factor(total),
+            used_factor=self._update.clip_factor(used_norm, tuning),
         )
         with torch.no_grad():
             self._observation.before_update(moment)
-        commit = self._update.commit_or_skip(total, gate_limit, lr_factor)
+        commit = self._update.commit_or_skip(total, gate_limit, lr_factor, tuning, used_norm)
         self._step_schedule()
         with torch.no_grad():
             self._observation.after_update(moment, commit)

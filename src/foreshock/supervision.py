@@ -1,10 +1,11 @@
 """Supervision: what alarms lead to. Journals every decision before it is carried out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foreshock.core.case import BatchFinding
 from foreshock.core.cause import Diagnosis
+from foreshock.core.errors import ConfigError
 from foreshock.core.incident import Incident, IncidentBook, Outcome, PlanRecord
 from foreshock.core.names import GRAD_NORM, LOSS, PARAM_NORM, series_name
 from foreshock.core.policy import Policy, Situation
@@ -35,6 +36,17 @@ class Supervisor:
         snapshots: gives the snapshots of the run's lineage.
         position_after: gives the watermark of the stream after a step.
         lag_steps: steps between a measurement and its reading.
+        num_samples: raw positions that the stream has in all; None where it has no end.
+        advise: journal what would be done, and do nothing of it.
+        tell: hears of advice.
+
+    With `advise` a decision becomes an `advice` record, and the run goes on as it is. What was
+    advised has not been tried: it opens no incident, spends no budget, and no later advice
+    climbs on from it. The episode counts as answered until it is over; the next one is
+    decided on anew.
+
+    Raises:
+        ConfigError: `advise`, and the run has an open incident.
 
     A decision is a function of the steps up to the one that is judged, whenever the host
     comes to read it: a run that was stopped or killed decides as one that was not.
@@ -51,6 +63,9 @@ class Supervisor:
         snapshots: Callable[[], list[SnapshotRef]],
         position_after: Callable[[int], int],
         lag_steps: int,
+        num_samples: int | None = None,
+        advise: bool = False,
+        tell: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.monitor = monitor
         self.policy = policy
@@ -61,6 +76,14 @@ class Supervisor:
         self._snapshots = snapshots
         self._position_after = position_after
         self._lag_steps = lag_steps
+        self._num_samples = num_samples
+        self._advise = advise
+        self._tell = tell
+        if advise and (self.book.open is not None or self.book.unfinished_plan is not None):
+            raise ConfigError(
+                "this run has an open incident, whose plans are being carried out; resume it "
+                "without advise, or begin a new run directory"
+            )
 
     def record(self, kind: str, *, attempt: int, step: int, **fields: Any) -> dict[str, Any]:
         """Journal a decision durably, and fold it into the book."""
@@ -91,6 +114,8 @@ class Supervisor:
             return None  # what is decided is carried out before anything else is
         if row.step <= self.book.judged_step:
             return None  # it was judged before the run was resumed
+        if self._is_advised():
+            return None
         must_act = any(
             alarm.kind == "nonfinite" and alarm.signal in (LOSS.name, PARAM_NORM.name)
             for alarm in alarms
@@ -120,6 +145,8 @@ class Supervisor:
     def in_doubt(self, step: int) -> int | None:
         """The onset of an unconfirmed episode that is old enough to be probed, if any."""
         doubt = self.monitor.first_doubt()
+        if self._is_advised():
+            return None
         if doubt is None or self.book.open is not None or self.book.unfinished_plan is not None:
             return None
         if step < doubt + self.policy.doubt_steps:
@@ -159,6 +186,13 @@ class Supervisor:
         if plan is None:
             return None
         alarms = [alarm.to_json() for alarm in self.monitor.episode]
+        if self._advise:
+            said = {"plan": plan.to_json(), "diagnosis": diagnosis.to_json(), "alarms": alarms}
+            number = len(self.book.advices) + 1
+            record = self.record("advice", attempt=attempt, step=step, advice_id=number, **said)
+            if self._tell is not None:
+                self._tell("advice", record)
+            return None
         number = incident.id if incident is not None else len(self.book.incidents) + 1
         self.record(
             "plan",
@@ -174,6 +208,12 @@ class Supervisor:
         )
         return self.book.incidents[-1].plans[-1]
 
+    def _is_advised(self) -> bool:
+        """Whether the present episode has been answered by advice."""
+        given = self.book.advices[-1] if self.book.advices else None
+        episode = self.monitor.episode
+        return given is not None and bool(episode) and episode[0].step <= given["step"]
+
     def _situation(
         self, step: int, diagnosis: Diagnosis, must_act: bool, incident: Incident | None
     ) -> Situation:
@@ -181,6 +221,8 @@ class Supervisor:
         gradients = all(alarm.signal == GRAD_NORM.name for alarm in episode)
         scaler = self._has_scaler and gradients
         scaler = scaler and all(alarm.kind == "nonfinite" for alarm in episode)
+        first = self._position_after(diagnosis.onset_step - 1)
+        position = self._position_after(step)
         return Situation(
             step=step,
             diagnosis=diagnosis,
@@ -191,9 +233,12 @@ class Supervisor:
             gradient_limit=self.monitor.limit(series_name(GRAD_NORM.name)),
             incident=incident,
             snapshots=self._snapshots(),
-            position=self._position_after(step),
+            position=position,
             num_rollbacks=self.book.num_rollbacks,
             lag_steps=self._lag_steps,
+            earlier=[one for one in self.book.incidents if one is not incident],
+            window=(first, position) if first < position else None,
+            num_samples=self._num_samples,
         )
 
     def _value(self, series: str, step: int) -> float:

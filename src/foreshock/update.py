@@ -1,15 +1,17 @@
 """The gate and the update: decided on the device, exact whether made or skipped."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
 import torch.distributed
 
+from foreshock.anatomy import Anatomy, anatomy_of
 from foreshock.core.action import Capability
 from foreshock.core.errors import ConfigError
+from foreshock.core.override import AS_BUILT, Tuning
 from foreshock.norms import Sizes, local, sizes
+from foreshock.optimizer_settings import capabilities_of, overridden
 from foreshock.ranks.exchange import num_ranks
 from foreshock.ranks.placement import is_distributed, laid_out_like, num_copies
 
@@ -29,6 +31,8 @@ class Update:
         parameters: (path, parameter), each once.
         scaler: a `torch.amp.GradScaler`, or None.
         clip: largest gradient norm, or None.
+        model: where embeddings are looked for; None if their gradients are never shrunk.
+        gated: False commits every update, as a loop by hand does, unless a scaler skips it.
 
     Raises:
         ConfigError: the optimizer needs a closure, or the clip is not above 0.
@@ -41,6 +45,8 @@ class Update:
         *,
         scaler: Any = None,
         clip: float | None = None,
+        model: torch.nn.Module | None = None,
+        gated: bool = True,
     ) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError(
@@ -51,9 +57,14 @@ class Update:
         self._optimizer = optimizer
         self._parameters = [parameter for _, parameter in parameters]
         self._device = self._parameters[0].device
+        anatomy = anatomy_of(model) if model is not None else Anatomy()
+        embeddings = [anatomy.role_of(path) == "embedding" for path, _ in parameters]
+        self._embeddings = list(compress(self._parameters, embeddings))
+        self._is_embedding = torch.tensor(embeddings, device=self._device)
         self._over_ranks = _OverRanks.of(self._parameters)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._clip = clip
+        self._gated = gated or self._scaler is not None
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and all(
             group.get("fused") for group in optimizer.param_groups
         )
@@ -63,8 +74,9 @@ class Update:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What this optimizer allows."""
-        base = {Capability.SKIP_UPDATE, Capability.SCALE_LR}
-        return frozenset(base | {Capability.SKIP_WITHOUT_HOST_WAIT} if self._fused else base)
+        return capabilities_of(
+            self._optimizer, fused=self._fused, has_embeddings=bool(self._embeddings)
+        )
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass, scaled if there is a scaler."""
@@ -114,29 +126,67 @@ class Update:
             return self._over_ranks.total(norms).to(torch.float32)
         return torch.linalg.vector_norm(norms).to(torch.float32)
 
-    def clip_factor(self, grad_norm: torch.Tensor) -> "torch.Tensor | float":
+    def shrink_embeddings(
+        self, grad_norm: torch.Tensor, norms: torch.Tensor, tuning: Tuning
+    ) -> torch.Tensor:
+        """Shrink the gradients of embeddings if the step asks for it; return the norm then `[]`.
+
+        Nothing is read again for it, and no device waited for. Where parameters are sharded,
+        there is a collective of one number.
+
+        Args:
+            grad_norm: `[]` of the gradients as they came.
+            norms: `[P]` likewise, of each.
+            tuning: of this step.
+        """
+        factor = tuning.embedding_factor
+        if factor == 1:
+            return grad_norm
+        self._multiply(self._embeddings, factor)
+        return self.total_norm(torch.where(self._is_embedding, norms * factor, norms))
+
+    def max_norm(self, tuning: Tuning = AS_BUILT) -> float | None:
+        """Largest gradient norm of a step, or None."""
+        return tuning.max_norm(self._clip)
+
+    def clip_factor(
+        self, grad_norm: torch.Tensor, tuning: Tuning = AS_BUILT
+    ) -> "torch.Tensor | float":
         """What clipping multiplies gradients by, `[]`, from the norm before it; 1 without."""
-        return 1.0 if self._clip is None else clip_factor(self._clip, grad_norm)
+        clip = self.max_norm(tuning)
+        return 1.0 if clip is None else clip_factor(clip, grad_norm)
 
     def commit_or_skip(
-        self, grad_norm: torch.Tensor, gate_limit: float, lr_factor: float
+        self,
+        grad_norm: torch.Tensor,
+        gate_limit: float,
+        lr_factor: float,
+        tuning: Tuning = AS_BUILT,
+        used_norm: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Make the update if the gate commits; return the verdict as a bool tensor `[]`.
 
         Args:
-            grad_norm: `[]`, before clipping.
+            grad_norm: `[]`, of the gradients as they came.
             gate_limit: largest norm that is committed; may be infinite.
             lr_factor: multiplies the learning rate of this step only.
+            tuning: what else is changed in this step only.
+            used_norm: `[]` before clipping, where `shrink_embeddings` has made it another.
         """
+        clip = self.max_norm(tuning)
+        clipped_norm = grad_norm if used_norm is None else used_norm
         if gate_limit != self._limit_value:
             self._limit.fill_(gate_limit)
             self._limit_value = gate_limit
         commit = torch.isfinite(grad_norm) & (grad_norm <= self._limit)
-        with self._scaled_lr(lr_factor):
+        if not self._gated:
+            commit = torch.ones_like(commit)
+        with overridden(self._optimizer, lr_factor, tuning):
             if self._fused and not self._makes_state():
-                self._step_fused(grad_norm, commit)
+                self._step_fused(clipped_norm, commit, clip)
             elif bool(commit):
-                self._clip_gradients(grad_norm)
+                if clip is not None:
+                    self.multiply_gradients(clip_factor(clip, clipped_norm))
                 self._optimizer.step()
         if self._scaler is not None:
             self._scaler.update()
@@ -165,49 +215,35 @@ class Update:
             for parameter in group["params"]
         )
 
-    def _step_fused(self, grad_norm: torch.Tensor, commit: torch.Tensor) -> None:
+    def _step_fused(
+        self, grad_norm: torch.Tensor, commit: torch.Tensor, clip: float | None
+    ) -> None:
         optimizer: Any = self._optimizer
-        if self._clip is not None:
-            optimizer.grad_scale = ((grad_norm + 1e-6) / self._clip).clamp(min=1.0)
+        if clip is not None:
+            optimizer.grad_scale = ((grad_norm + 1e-6) / clip).clamp(min=1.0)
         optimizer.found_inf = (~commit).to(torch.float32)
         try:
             optimizer.step()
         finally:
             del optimizer.found_inf
-            if self._clip is not None:
+            if clip is not None:
                 del optimizer.grad_scale
-
-    def _clip_gradients(self, grad_norm: torch.Tensor) -> None:
-        if self._clip is None:
-            return
-        self.multiply_gradients(clip_factor(self._clip, grad_norm))
 
     def multiply_gradients(self, factor: torch.Tensor) -> None:
         """Multiply every gradient by a number `[]` in place."""
+        self._multiply(self._parameters, factor)
+
+    def _multiply(self, parameters: list[torch.nn.Parameter], factor: torch.Tensor | float) -> None:
         grads: list[torch.Tensor] = []
-        for parameter in self._parameters:
+        for parameter in parameters:
             if parameter.grad is not None:
-                if parameter.grad.is_sparse:  # else its coalesced copy would be clipped
+                if parameter.grad.is_sparse:  # else its coalesced copy would be multiplied
                     parameter.grad = parameter.grad.coalesce()
                 grads.append(local(parameter.grad))
         for device in {grad.device for grad in grads}:
             same = [grad for grad in grads if grad.device == device]
-            torch._foreach_mul_(same, factor.to(device))
-
-    @contextmanager
-    def _scaled_lr(self, factor: float) -> Iterator[None]:
-        if factor == 1.0:
-            yield
-            return
-        groups = self._optimizer.param_groups
-        rates = [group["lr"] for group in groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * factor
-        try:
-            yield
-        finally:
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate
+            one = factor.to(device) if isinstance(factor, torch.Tensor) else factor
+            torch._foreach_mul_(same, one)
 
 
 def clip_factor(max_norm: float, grad_norm: torch.Tensor) -> torch.Tensor:

@@ -1,117 +1,121 @@
-"""Is the model whole? Probes before against after: differences, noise, a verdict."""
+"""Is the model whole? Probes measured, compared, and what to do about what fell."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from foreshock.core.errors import ConfigError
+from foreshock.catalog import members
+from foreshock.core.comparison import Comparison, Measured, compare
+from foreshock.core.errors import ConfigError, ProgramError
+from foreshock.core.language import Scored
 from foreshock.core.probe import Probe
-from foreshock.core.reading import json_number
 
-Measured = Mapping[str, Sequence[float]]
-"""Values by probe, one per item, lower is better."""
+if TYPE_CHECKING:
+    import torch
 
+__all__ = [
+    "Comparison",
+    "Measured",
+    "compare",
+    "data_to_strengthen",
+    "measure",
+    "score_tokens",
+    "shares_exact",
+]
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One probe before and after.
-
-    Attributes:
-        probe: its name.
-        before: mean before.
-        after: mean after.
-        difference: mean of the paired differences, after minus before.
-        tolerance: how much worse still counts as noise.
-        passed: whether the difference stays within it; never with a non-finite value.
-    """
-
-    probe: str
-    before: float
-    after: float
-    difference: float
-    tolerance: float
-    passed: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """A strict JSON object."""
-        numbers = ("before", "after", "difference", "tolerance")
-        figures = {name: json_number(getattr(self, name)) for name in numbers}
-        return {"probe": self.probe, **figures, "passed": self.passed}
-
-
-def compare(
-    before: Measured, after: Measured, neighbours: Sequence[Measured] = (), z: float = 3.09
-) -> list[Comparison]:
-    """Compare probes before and after, beyond noise.
-
-    The tolerance of a probe is `z` standard errors of the paired differences, widened as
-    Student's t asks for few items (1.30 times at 12, 1.55 times at 8), plus the largest
-    change between neighbouring healthy states: the step-to-step movement that training
-    always has. A probe of one item has no standard error, only that movement.
-
-    Args:
-        before: measured at the healthy snapshot.
-        after: measured now.
-        neighbours: measured at healthy states around `before`, oldest first.
-        z: 3.09 is a one-sided error of 0.1 % for one probe.
-
-    Raises:
-        ConfigError: a probe is missing in `after`, or has another number of items there.
-
-    Reference: Wallace 1959, "Bounds on normal approximations to Student's and the
-    chi-square distributions", for t (0.5 % too wide at 8 items, 7 % at 4).
-
-    >>> one = compare({"p": [1.0, 2.0]}, {"p": [1.0, 2.0]})[0]
-    >>> one.passed, one.difference
-    (True, 0.0)
-    >>> compare({"p": [1.0, 2.0]}, {"p": [float("nan"), 2.0]})[0].passed
-    False
-    """
-    found: list[Comparison] = []
-    for name, old in before.items():
-        count = len(after.get(name, ()))
-        if count != len(old) or not count:
-            raise ConfigError(
-                f"probe {name!r} has {len(old)} items before and {count} after; it must measure "
-                "the same items, one at least"
-            )
-        with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, and a NaN is never whole
-            pair = np.asarray(after[name], dtype=float) - np.asarray(old, dtype=float)
-            difference = float(pair.mean())
-            error = float(pair.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
-        levels = [float(np.mean(measured[name])) for measured in neighbours if name in measured]
-        levels.append(float(np.mean(old)))
-        levels = [level for level in levels if math.isfinite(level)]
-        moved = max((abs(b - a) for a, b in pairwise(levels)), default=0.0)
-        tolerance = _student(z, count - 1) * error + moved
-        found.append(
-            Comparison(
-                probe=name,
-                before=float(np.mean(old)),
-                after=float(np.mean(after[name])),
-                difference=difference,
-                tolerance=tolerance,
-                passed=math.isfinite(difference) and difference <= max(tolerance, 0.0),
-            )
-        )
-    return found
-
-
-def _student(z: float, freedom: int) -> float:
-    """The quantile of Student's t where the normal distribution has `z`."""
-    if freedom < 1:
-        return z
-    wide = (z * (8 * freedom + 3) / (8 * freedom + 1)) ** 2 / freedom
-    return math.sqrt(freedom * math.expm1(min(wide, 700.0)))
+_ROWS_AT_ONCE = 16
 
 
 def measure(model: Any, probes: Sequence[Probe]) -> dict[str, list[float]]:
-    """Run the probes on a model without leaving a trace: mode, gradients and RNG are kept."""
-    import torch  # noqa: PLC0415 - the comparison above works without torch
+    """Run the probes on a model without leaving a trace: mode, gradients and RNG are kept.
+
+    Returns:
+        The values by capability.
+
+    Raises:
+        ConfigError: two probes measure the same capability.
+    """
+    known = [probe.capability for probe in probes]
+    twice = sorted({name for name in known if known.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"two probes measure {twice[0]!r}; each capability is measured once: give them "
+            "different texts, or names of their own"
+        )
+    return _looked_at(model, lambda: {one.capability: one.measure(model) for one in probes})
+
+
+def shares_exact(model: Any, probes: Sequence[Probe]) -> dict[str, float | None]:
+    """The second figure of each capability, where it has one; leaves no trace either."""
+    return _looked_at(model, lambda: {one.capability: one.exact_share(model) for one in probes})
+
+
+def score_tokens(model: Any, rows: Sequence[Sequence[int]]) -> list[Scored]:
+    """Score rows of token ids on a causal language model.
+
+    Args:
+        model: a module that maps int64 `[B, T]` to logits `[B, T, V]`, or to an object whose
+            attribute `logits` they are. Rows are padded on the right, where no token of a
+            causal model looks.
+        rows: token ids, two at least in each.
+
+    Raises:
+        ProgramError: what the model returns is not of that kind.
+    """
+    import torch  # noqa: PLC0415 - comparing works without torch
+
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    scored: list[Scored] = []
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        tokens = torch.zeros(len(some), max(map(len, some)), dtype=torch.int64)
+        for place, row in enumerate(some):
+            tokens[place, : len(row)] = torch.tensor(row, dtype=torch.int64)
+        tokens = tokens.to(device)
+        logits = _logits(model(tokens[:, :-1]), tokens.shape[0], tokens.shape[1] - 1)
+        wanted = tokens[:, 1:]
+        losses = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), wanted.flatten(), reduction="none"
+        )
+        per_token = losses.view_as(wanted).double().cpu().numpy()
+        hits = (logits.argmax(-1) == wanted).cpu().numpy()
+        for place, row in enumerate(some):
+            size = len(row) - 1
+            scored.append(Scored(per_token[place, :size].copy(), hits[place, :size].copy()))
+    return scored
+
+
+def data_to_strengthen(capabilities: Sequence[str]) -> str:
+    """Which data teaches what has fallen, in words.
+
+    >>> data_to_strengthen(["held_out_loss/code", "taste"])
+    'code text; data that exercises taste'
+    """
+    known = members("probes")
+    told: list[str] = []
+    for capability in capabilities:
+        name, _, text = capability.partition("/")
+        given: str = known[name].strengthened_by if name in known else ""
+        if text and name in known:
+            told.append(f"{text} text")
+        else:
+            told.append(given or f"data that exercises {capability}")
+    return "; ".join(dict.fromkeys(told))
+
+
+def _logits(output: Any, num_rows: int, length: int) -> "torch.Tensor":
+    logits = getattr(output, "logits", output)
+    shape = tuple(getattr(logits, "shape", ()))
+    if len(shape) != 3 or shape[:2] != (num_rows, length):
+        raise ProgramError(
+            f"the model returned {type(output).__name__} of shape {shape}, not logits of shape "
+            f"({num_rows}, {length}, vocabulary): give LanguageModel a score function of your own"
+        )
+    return logits
+
+
+def _looked_at(model: Any, look: Callable[[], Any]) -> Any:
+    """Look at a model in evaluation mode; its modes and all generators are put back."""
+    import torch  # noqa: PLC0415
 
     from foreshock.snapshots.parts import GlobalRandomPart, clone_tree  # noqa: PLC0415
 
@@ -121,7 +125,7 @@ def measure(model: Any, probes: Sequence[Probe]) -> dict[str, list[float]]:
     try:
         model.eval()
         with torch.no_grad():
-            return {probe.name: probe.measure(model) for probe in probes}
+            return look()
     finally:
         generators.restore(before)
         for module, training in modes:

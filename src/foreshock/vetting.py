@@ -12,8 +12,10 @@ from foreshock.core.cause import Diagnosis
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ForeshockError, JournalError
 from foreshock.core.incident import IncidentBook
+from foreshock.core.override import KINDS as OVERRIDES
 from foreshock.core.reading import from_json_number, from_json_text, from_json_whole
-from foreshock.data.ledger import LedgerEntry
+from foreshock.data.entry import LedgerEntry
+from foreshock.data.journalled import check_record
 
 MAX_SET_ASIDE: Final = 1 << 24
 """Positions that windows may hold in all. Our choice: far above what a policy sets aside in a
@@ -156,7 +158,33 @@ def _aside(record: Mapping[str, Any]) -> None:
         _whole(index)
 
 
+def _snapshot(record: Mapping[str, Any]) -> None:
+    from_json_text(record["snapshot"]["id"])
+
+
+def _chosen(record: Mapping[str, Any]) -> None:
+    from_json_text(record["snapshot"])
+    _whole(record["target_step"])
+
+
+def _passed_over(record: Mapping[str, Any]) -> None:
+    if record.get("bad") is True:
+        from_json_text(record["snapshot"])
+
+
+def _dropped(record: Mapping[str, Any]) -> None:
+    for one in record["dropped"]:
+        from_json_text(one["snapshot"])
+
+
+def _override(record: Mapping[str, Any]) -> None:
+    from_json_text(record["key"])
+    OVERRIDES[record["kind"]].from_json(record)
+
+
 _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
+    **dict.fromkeys(OVERRIDES, _override),
+    **dict.fromkeys(("released", "reflow_started", "reflowed", "data_reordered"), check_record),
     "action_done": _done,
     "gate_limited": _gate,
     "halted": _note,
@@ -166,6 +194,10 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     "measured_before": _measured,
     "plan": _plan,
     "quarantined": _aside,
+    "snapshot": _snapshot,
+    "snapshot_chosen": _chosen,
+    "snapshot_passed_over": _passed_over,
+    "snapshots_dropped": _dropped,
     "rejected": _aside,
 }
 

@@ -3,23 +3,43 @@
 import dataclasses
 import inspect
 import json
+import math
+from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 import pytest
 
 from foreshock.catalog import make, members
 from foreshock.core.action import Action, ActionCall, Capability
+from foreshock.core.errors import ConfigError
 from foreshock.core.policy import Policy
 
 ACTIONS = members("actions")
 every = pytest.mark.parametrize("name", ACTIONS)
-SAMPLES = {int: 3, float: 0.5, str: "why", bool: True}
+SAMPLES: dict[Any, Any] = {
+    int: 3,
+    int | None: 4,
+    float: 0.5,
+    str: "why",
+    bool: False,
+    Sequence[str]: ["blocks.1", "head"],
+}
+WITHIN = {"raise_epsilon": {"factor": 2.5}}
+"""Values for arguments whose range the samples miss."""
 
 NEEDED_BY = {
     "limit_gate": {Capability.SKIP_UPDATE},
     "rollback": {Capability.REWIND_STATE, Capability.REWIND_DATA},
     "quarantine": {Capability.QUARANTINE_DATA},
     "scale_lr": {Capability.SCALE_LR},
+    "tighten_clip": {Capability.TIGHTEN_CLIP},
+    "raise_epsilon": {Capability.RAISE_EPSILON},
+    "lower_beta2": {Capability.LOWER_BETA2},
+    "shrink_embedding_gradients": {Capability.SHRINK_EMBEDDING_GRADIENTS},
+    "reset_moments": {Capability.RESET_MOMENTS},
+    "perturb_weights": {Capability.PERTURB_WEIGHTS},
+    "perturb_order": {Capability.REORDER_DATA},
+    "pause": {Capability.PAUSE},
     "halt": {Capability.HALT},
 }
 
@@ -47,8 +67,40 @@ class FakeControl:
     def quarantine(self, start: int, stop: int, reason: str) -> str:
         return self._note("quarantine", start, stop, reason)
 
-    def scale_lr(self, factor: float, first_step: int) -> str:
-        return self._note("scale_lr", factor, first_step)
+    def scale_lr(
+        self, factor: float, first_step: int, hold_steps: int | None = None, ramp_steps: int = 0
+    ) -> str:
+        return self._note("scale_lr", factor, first_step, hold_steps, ramp_steps)
+
+    def tighten_clip(
+        self, max_norm: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        return self._note("tighten_clip", max_norm, first_step, hold_steps, ramp_steps)
+
+    def raise_epsilon(
+        self, factor: float, least: float, first_step: int, hold_steps: int | None
+    ) -> str:
+        return self._note("raise_epsilon", factor, least, first_step, hold_steps)
+
+    def lower_beta2(self, value: float, first_step: int, hold_steps: int | None) -> str:
+        return self._note("lower_beta2", value, first_step, hold_steps)
+
+    def shrink_embedding_gradients(
+        self, factor: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        return self._note("shrink_embedding_gradients", factor, first_step, hold_steps, ramp_steps)
+
+    def reset_moments(self, first_step: int, groups: Sequence[str], restart_count: bool) -> str:
+        return self._note("reset_moments", first_step, groups, restart_count)
+
+    def perturb_weights(self, relative_std: float, first_step: int) -> str:
+        return self._note("perturb_weights", relative_std, first_step)
+
+    def perturb_order(self, position: int) -> str:
+        return self._note("perturb_order", position)
+
+    def pause(self, reason: str, timeout_secs: float) -> str:
+        return self._note("pause", reason, timeout_secs)
 
     def halt(self, note: str) -> str:
         return self._note("halt", note)
@@ -60,8 +112,16 @@ def arguments_of(kind: type[Action]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place, field in enumerate(dataclasses.fields(kind)):  # type: ignore[arg-type]
         sample = SAMPLES[hints[field.name]]
-        found[field.name] = f"{sample} {place}" if isinstance(sample, str) else sample + place
-    return found
+        match sample:
+            case str():
+                found[field.name] = f"{sample} {place}"
+            case int() if not isinstance(sample, bool):
+                found[field.name] = sample + place
+            case float():
+                found[field.name] = sample + place / 16
+            case _:
+                found[field.name] = sample
+    return {**found, **WITHIN.get(kind.name, {})}
 
 
 @every
@@ -99,6 +159,37 @@ def test_arguments_reach_the_run_in_their_own_places(name: str) -> None:
     method, given = control.calls[0]
     parameters = list(inspect.signature(getattr(FakeControl, method)).parameters)[1:]
     assert dict(zip(parameters, given, strict=True)) == arguments
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("scale_lr", {"factor": 2.0, "first_step": 1}),
+    ("scale_lr", {"factor": 0.5, "first_step": 1, "hold_steps": 0}),
+    ("tighten_clip", {"max_norm": 0.0, "first_step": 1}),
+    ("tighten_clip", {"first_step": 1, "ramp_steps": -1}),
+    ("raise_epsilon", {"first_step": 1}),
+    ("raise_epsilon", {"first_step": 1, "factor": math.nan}),
+    ("lower_beta2", {"first_step": 1, "value": 1.0}),
+    ("shrink_embedding_gradients", {"first_step": 1, "factor": 0.0}),
+    ("reset_moments", {"first_step": 0}),
+    ("perturb_weights", {"first_step": 1, "relative_std": 1.0}),
+    ("perturb_weights", {"first_step": 1, "relative_std": math.nan}),
+    ("perturb_order", {"position": -1}),
+    ("pause", {"reason": "x", "timeout_secs": -1.0}),
+    ("pause", {"reason": "x", "timeout_secs": math.inf}),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), BAD)
+def test_what_is_out_of_its_range_is_refused_when_it_is_built(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="it must be"):
+        make("actions", name, **arguments)
+
+
+def test_every_capability_is_one_that_some_action_needs() -> None:
+    needed = {one for kind in ACTIONS.values() for one in kind.needs}
+    assert set(Capability) - needed == {Capability.SKIP_WITHOUT_HOST_WAIT}
 
 
 def test_the_policy_orders_only_actions_that_exist() -> None:

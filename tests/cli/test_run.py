@@ -114,7 +114,8 @@ def test_json_is_json_and_the_same_seed_ends_the_same(run_it: Foreshock, tmp_pat
         assert (code, err) == (0, "")
         found.append(json.loads(out))
     assert found[0].keys() == {
-        "run_dir", "step", "attempt", "halted", "num_incidents", "num_quarantined", "digest",
+        "run_dir", "step", "attempt", "halted", "num_incidents", "num_advices",
+        "num_quarantined", "digest",
     }  # fmt: skip
     assert found[0]["step"] == 12
     assert found[0]["digest"] == found[1]["digest"] != found[2]["digest"]

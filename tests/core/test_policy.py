@@ -15,6 +15,7 @@ from foreshock.core.action import Plan
 from foreshock.core.cause import Candidate, Diagnosis
 from foreshock.core.errors import ConfigError
 from foreshock.core.incident import Incident, PlanRecord
+from foreshock.core.ladder import RUNGS
 from foreshock.core.policy import Policy, Situation
 from foreshock.core.snapshot import Health, SnapshotRef
 
@@ -106,7 +107,10 @@ def test_data_not_suspect_is_trained_again() -> None:
 
 def test_a_rate_too_high_is_lowered_at_once() -> None:
     plan = decided(Policy(lr_factor=0.25), replace(NOW, diagnosis=blamed("lr_too_high", data=0.1)))
-    assert orders(plan)["scale_lr"] == {"factor": 0.25, "first_step": 91}
+    rate = orders(plan)["scale_lr"]
+    assert (plan.rung, rate["factor"], rate["first_step"]) == ("lower_lr", 0.25, 91)
+    assert rate["hold_steps"] > 0
+    assert rate["ramp_steps"] > 0
 
 
 def test_benign_is_watched_on_unless_the_run_must_act() -> None:
@@ -195,6 +199,7 @@ def test_a_suspect_window_doubles_and_the_state_is_doubted_in_the_end() -> None:
 
 def test_where_data_is_not_suspect_each_try_goes_further_back() -> None:
     plans = chain(Policy(), replace(NOW, diagnosis=blamed("optimizer_state", data=0.1)), 4)
+    assert [plan.rung for plan in plans] == ["rollback", "reset_moments", "rollback", "rollback"]
     assert [plan.target_step for plan in plans] == [90, 80, 70, 60]
     assert ["quarantine" in orders(plan) for plan in plans] == [False, True, True, True]
 
@@ -208,11 +213,12 @@ def test_nothing_that_failed_is_repeated(cause, data, lookahead, num_refs, step)
     now = replace(NOW, diagnosis=blamed(cause, data=data), snapshots=REFS[:num_refs])
     policy = Policy(lookahead=lookahead)
     plans = chain(policy, now, policy.max_rollbacks_per_incident, step)
+    if "halt" in [plan.rung for plan in plans]:
+        plans = plans[: [plan.rung for plan in plans].index("halt") + 1]
     seen = [json.dumps(plan.to_json()["actions"]) for plan in plans]
     assert len(set(seen)) == len(seen)
     for plan in plans:
-        assert plan.rung == "rollback"
-        assert {call.name for call in plan.actions} <= policy.actions
+        assert plan.target_step is not None or plan.rung == "halt"
 
 
 def test_the_onset_of_the_incident_holds_where_the_new_one_is_later() -> None:
@@ -226,7 +232,10 @@ def test_looking_ahead_reaches_the_end_of_a_bad_region_of_any_length(
     length: int, batch: int, confirm: int
 ) -> None:
     """The run consumes data in order; each try trains `confirm` bad batches before its plan."""
-    policy = Policy(max_rollbacks_per_incident=100, max_rollbacks=100)
+    many = {"rollback": replace(RUNGS["rollback"], tries=100)}
+    policy = Policy(
+        max_rollbacks_per_incident=100, max_rollbacks=100, rungs={**RUNGS, **many}, preferences={}
+    )
     start = 1000
     end = start + length
     position, plans = start + confirm * batch, []

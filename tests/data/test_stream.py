@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from foreshock.core.errors import ConfigError, StreamError
 from foreshock.core.rule import Rule
-from foreshock.data.ledger import Ledger, LedgerEntry
+from foreshock.data.ledger import LedgerEntry
 from foreshock.data.order import Order
 from foreshock.data.stream import Stage, Stream
 
@@ -247,7 +248,7 @@ def test_a_failing_dataset_is_named_and_nothing_moves():
             return [index]
 
     stream = stream_of({"web": Broken()})
-    with pytest.raises(StreamError, match=r"'web', index 2 .*OSError: disk on fire") as caught:
+    with pytest.raises(StreamError, match=r"'web', index 2: .*OSError: disk on fire") as caught:
         stream.next_batch()
     assert isinstance(caught.value.__cause__, OSError)
     assert stream.position == 0
@@ -266,7 +267,8 @@ def test_a_ledger_from_another_process_gives_the_same_stream():
     stream = stream_of()
     stream.ledger.add(LedgerEntry(entry_id="w", reason="spike", window=(10, 30)))
     other = stream_of()
-    other.ledger = Ledger.from_json(stream.ledger.to_json(), other.order)
+    for entry in json.loads(json.dumps(stream.ledger.to_json()))["entries"]:
+        other.apply({"kind": "quarantined", "entry": entry})
     assert all_ids(other) == all_ids(stream)
 
 

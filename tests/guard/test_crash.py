@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from foreshock.core.override import KINDS
 from foreshock.data.stream import Stage
 from foreshock.durable import RealDisk
 from foreshock.probes.held_out_loss import HeldOutLoss
@@ -132,10 +133,8 @@ def check_once(guard, scenario):
     aside = {r["key"]: r["entry"] for r in records if r["kind"] == "quarantined"}
     assert [entry["entry_id"] for entry in aside.values()] == list(aside)
     assert guard.num_quarantined == untouched(scenario)[2]
-    assert len(guard._control._lr_factors) == len(
-        {r["key"] for r in records if r["kind"] == "lr_scaled"}
-    )
-    assert len(guard._control._gates) == len(set(guard._control._gates))
+    ordered = [(r["kind"], r["key"]) for r in records if r["kind"] in KINDS]
+    assert len(guard._control.overrides) == len(ordered) == len(set(ordered))
 
 
 @pytest.mark.parametrize(

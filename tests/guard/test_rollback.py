@@ -197,5 +197,5 @@ def test_undone_snapshots_do_not_crowd_out_those_that_count(tmp_path):
                 guard._attempts.go_back(at_most_step=20)
             if guard.step_number == 31 and guard.attempt == 2:
                 break
-        names = sorted(path.name for path in (tmp_path / "run/snapshots").iterdir())
+    names = sorted(path.name for path in (tmp_path / "run/snapshots").iterdir())
     assert names == ["00000000-a00001", "00000025-a00002", "00000030-a00002"]

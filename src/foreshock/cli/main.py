@@ -7,7 +7,19 @@ import typer
 from rich.console import Console
 
 import foreshock
-from foreshock.cli import demo, diagnose, export, report, run, samples, signals
+from foreshock.cli import (
+    demo,
+    diagnose,
+    export,
+    minimize,
+    quarantine,
+    report,
+    run,
+    samples,
+    signals,
+    snapshots,
+    verify,
+)
 from foreshock.core.errors import ForeshockError
 from foreshock.report.clean import clean_text
 
@@ -18,8 +30,9 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, diagnose, demo, report, samples, export, signals):
+for module in (run, diagnose, demo, report, samples, export, signals, snapshots, verify, minimize):
     cli.command(module.__name__.rpartition(".")[2])(module.command)
+cli.add_typer(quarantine.app, name="quarantine")
 
 
 @cli.callback(invoke_without_command=True)

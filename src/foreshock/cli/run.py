@@ -1,5 +1,6 @@
 """`foreshock run`: trains a Program under the Guard."""
 
+import dataclasses
 import json as json_format
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,9 @@ def command(  # noqa: PLR0917 - the options of a command line
     override: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE for Settings.overrides.")
     ] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Journal what would be done; do nothing of it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train a Program to the end: skip, roll back, quarantine, verify, go on.
@@ -38,7 +42,9 @@ def command(  # noqa: PLR0917 - the options of a command line
         seed=seed, device=device, max_steps=max_steps, overrides=overrides_of(override or [])
     )
     function = load_program(program)
-    recipe = recipes.load(config) if config is not None else None
+    recipe = recipes.load(config) if config is not None else recipes.standard()
+    if advise:
+        recipe = dataclasses.replace(recipe, advise=True)
     built = build(function, settings)
     console = Console(stderr=True, quiet=as_json)
     name = program.rpartition(":")[2]
@@ -68,6 +74,7 @@ def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:
         "attempt": guard.attempt,
         "halted": guard.halted,
         "num_incidents": len(guard.book.incidents),
+        "num_advices": len(guard.book.advices),
         "num_quarantined": guard.num_quarantined,
         "digest": guard.digest(),
     }
@@ -76,8 +83,10 @@ def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:
 def _sentence(outcome: dict[str, Any]) -> str:
     if outcome["halted"] is not None:
         return f"{clean_text(outcome['halted'])}\nThe note is in {outcome['run_dir']}/handover.md"
+    advices = outcome["num_advices"]
+    advised = f"{advices} piece(s) of advice, none carried out, " if advices else ""
     return (
-        f"Finished at step {outcome['step']}: {outcome['num_incidents']} incident(s), "
+        f"Finished at step {outcome['step']}: {outcome['num_incidents']} incident(s), {advised}"
         f"{outcome['num_quarantined']} samples set aside.\n"
         f"Next: foreshock report {outcome['run_dir']}"
     )
@@ -110,6 +119,8 @@ def _listener(bar: Progress, console: Console) -> Any:
             bar.update(task, completed=row.step, loss=loss)
         elif kind == "plan":
             tell(f"step {bar.tasks[0].completed:.0f}: {content['plan'].plan.why}")
+        elif kind == "advice":
+            tell(f"step {content['step']}: advice, not carried out: {content['plan']['why']}")
         elif kind == "action":
             tell(f"  {content['result']}")
         elif kind == "verification":

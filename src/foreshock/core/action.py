@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -15,7 +16,16 @@ class Capability(StrEnum):
     REWIND_STATE = "rewind_state"
     REWIND_DATA = "rewind_data"
     QUARANTINE_DATA = "quarantine_data"
+    QUARANTINE_BY_POSITION = "quarantine_by_position"
     SCALE_LR = "scale_lr"
+    TIGHTEN_CLIP = "tighten_clip"
+    RAISE_EPSILON = "raise_epsilon"
+    LOWER_BETA2 = "lower_beta2"
+    SHRINK_EMBEDDING_GRADIENTS = "shrink_embedding_gradients"
+    RESET_MOMENTS = "reset_moments"
+    PERTURB_WEIGHTS = "perturb_weights"
+    REORDER_DATA = "reorder_data"
+    PAUSE = "pause"
     HALT = "halt"
 
 
@@ -39,8 +49,48 @@ class TrainingControl(Protocol):
         """Set aside the raw stream positions `start` to `stop - 1`."""
         ...
 
-    def scale_lr(self, factor: float, first_step: int) -> str:
-        """Multiply the learning rate of every step from `first_step` on."""
+    def scale_lr(
+        self, factor: float, first_step: int, hold_steps: int | None = None, ramp_steps: int = 0
+    ) -> str:
+        """Multiply the learning rate of `hold_steps` steps, and go back over `ramp_steps`."""
+        ...
+
+    def tighten_clip(
+        self, max_norm: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        """Clip gradients to `max_norm` in these steps, whether the loop clips or not."""
+        ...
+
+    def raise_epsilon(
+        self, factor: float, least: float, first_step: int, hold_steps: int | None
+    ) -> str:
+        """Multiply the optimizer's eps by `factor`, and make it at least `least`."""
+        ...
+
+    def lower_beta2(self, value: float, first_step: int, hold_steps: int | None) -> str:
+        """Let the optimizer's beta2 be at most `value` in these steps."""
+        ...
+
+    def shrink_embedding_gradients(
+        self, factor: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        """Multiply the gradients of embeddings by `factor` before anything is clipped."""
+        ...
+
+    def reset_moments(self, first_step: int, groups: Sequence[str], restart_count: bool) -> str:
+        """Begin `first_step` with moments at zero, of these module groups or (empty) of all."""
+        ...
+
+    def perturb_weights(self, relative_std: float, first_step: int) -> str:
+        """Begin `first_step` with seeded noise on the weights."""
+        ...
+
+    def perturb_order(self, position: int) -> str:
+        """Give out the data from a raw stream position on in another order."""
+        ...
+
+    def pause(self, reason: str, timeout_secs: float) -> str:
+        """Wait for a person; halt when none has come in time."""
         ...
 
     def halt(self, note: str) -> str:

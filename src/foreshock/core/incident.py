@@ -111,6 +111,8 @@ class IncidentBook:
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.incidents: list[Incident] = []
+        self.advices: list[Mapping[str, Any]] = []
+        """What was advised and not carried out: the records, in order."""
         self.num_plans = 0
         self.judged_step = 0
         """Last step of the lineage that is known to have been judged: a run that is resumed
@@ -141,14 +143,21 @@ class IncidentBook:
     def apply(self, record: Mapping[str, Any]) -> None:
         """Take in one record of the journal; kinds that are not about incidents pass by."""
         match record["kind"]:
+            case "snapshot_chosen":
+                self.judged_step = min(self.judged_step, record["target_step"])
             case "plan":
                 self._planned(record)
+            case "advice":
+                self.advices.append(record)
+                self.judged_step = max(self.judged_step, record["step"])
             case "action_done":
                 self.incidents[-1].plans[-1].results.append(record["result"])
             case "plan_done":
                 self.incidents[-1].plans[-1].finished = True
             case "verification":
                 self.incidents[-1].verification = record["verification"]
+                if record["verification"].get("reopens"):
+                    self.incidents[-1].outcome = self.incidents[-1].closed_step = None
             case "incident_closed":
                 self.incidents[-1].outcome = Outcome(record["outcome"])
                 self.incidents[-1].closed_step = record["step"]

@@ -1,61 +1,29 @@
 """Policy: a pure function from diagnosis, history and budget to a plan."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from foreshock.core.action import ActionCall, Plan
-from foreshock.core.cause import Diagnosis
+from foreshock.core.action import Plan
+from foreshock.core.budget import Limits
+from foreshock.core.climb import Climb
 from foreshock.core.errors import ConfigError
-from foreshock.core.incident import Incident
-from foreshock.core.snapshot import Choice, SnapshotRef, choose_target
+from foreshock.core.ladder import LADDER, RUNGS, WATCH, Rung, check_ladder, check_rung
+from foreshock.core.planning import Defaults
+from foreshock.core.preferences import PREFERENCES, check_preferences, order_of
+from foreshock.core.situation import Situation
 
-_SAME_STATE_TRIES = 3
-"""Rollbacks to one clean state, each with more data set aside, before the state is doubted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """What policy decides on.
-
-    Attributes:
-        step: last step that has been read.
-        diagnosis: of the present episode.
-        must_act: the loss was NaN or Inf in the forward, or a weight is.
-        only_gradients: nothing but gradient signals has alarmed, so that the gate alone
-            can keep the run whole.
-        consecutive_skips: updates skipped in a row.
-        handled_by_scaler: the only non-finite values are gradients, and a loss scaler
-            deals with them.
-        gradient_limit: the gradient norm beyond which its rule alarms, or None.
-        incident: the open incident, or None.
-        snapshots: of the run's lineage.
-        position: watermark of the stream after that step.
-        lag_steps: later steps that are under way already, out of a lowered gate's reach.
-        num_rollbacks: in the whole run so far.
-    """
-
-    step: int
-    diagnosis: Diagnosis
-    must_act: bool
-    only_gradients: bool
-    consecutive_skips: int
-    handled_by_scaler: bool
-    gradient_limit: float | None
-    incident: Incident | None
-    snapshots: Sequence[SnapshotRef]
-    position: int
-    num_rollbacks: int
-    lag_steps: int = 0
+__all__ = ["Policy", "Situation"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Watch, skip, roll back and quarantine, further back with a lower rate, halt.
 
-    Within an incident nothing that has failed is repeated: each rollback after the
-    first either goes further back, sets more data aside, or lowers the rate.
+    A ladder of rungs, which a cause may ask for in another order. Within an incident
+    nothing that has failed is repeated: each rollback after the first goes further back,
+    sets more data aside, lowers the rate or changes something else. Trouble that comes back
+    to a place where a recovery did not last begins at the rung after that.
 
     Args:
         confirm_steps: alarmed steps before an episode is more than an outlier. Fewer
@@ -68,7 +36,7 @@ class Policy:
             which the model is probed: an update that went wrong once may have done its
             harm while the training loss shows nothing.
         settle_steps: steps beyond the last alarmed one after which a recovery is
-            verified.
+            verified. Also how near to an earlier incident trouble counts as the same.
         data_suspicion: probability of the data being at fault from which on its window
             is set aside.
         max_skips_in_a_row: skipped updates before skipping counts as failed.
@@ -77,19 +45,27 @@ class Policy:
             same trouble again, as a multiple of what the incident has set aside so
             far: doubling reaches the end of a bad region of any length in a few tries
             and sets aside at most about as much again.
-        lr_factor: factor on the rate where the rate is the likeliest cause, and from the
-            fifth rollback of an incident on.
+        lr_factor: factor on the rate in a rung that lowers it.
         max_rollbacks_per_incident: then halt.
         max_rollbacks: in the whole run; then halt.
+        max_samples_set_aside: in the whole run; times the sequence length, this is tokens.
+        max_share_set_aside: likewise, as a share of the stream's samples, where it ends.
+        min_lr_factor: what the factors on the rate may come to when multiplied.
+        max_steps_retrained: steps that rollbacks may undo in the whole run.
         can_rollback: False for loops that cannot go back.
         watch_only: never act.
+        ladder: names of rungs, in order of escalation; the last one halts.
+        rungs: what each is.
+        preferences: rungs that a cause asks for before the ladder, each as often as it is
+            named; `watch` alone for a cause that asks for nothing.
 
     Raises:
-        ConfigError: a setting is not allowed.
+        ConfigError: a setting is not allowed, or does not go with another.
 
     Reference: PaLM (restart about 100 steps before, skip 200 to 500 batches); OPT-175B
     (lower rate, tighter clip after a restart). Doubling look-ahead: our choice, because
-    the length of a bad region is not known.
+    the length of a bad region is not known. Fourteen rollbacks an incident are what the
+    ladder needs to its end, and 0.03 is five halvings of the rate: our choice.
     """
 
     confirm_steps: int = 3
@@ -103,10 +79,17 @@ class Policy:
     skip_hold_steps: int = 50
     lookahead: float = 1.0
     lr_factor: float = 0.5
-    max_rollbacks_per_incident: int = 8
+    max_rollbacks_per_incident: int = 14
     max_rollbacks: int = 50
+    max_samples_set_aside: int | None = None
+    max_share_set_aside: float = 1.0
+    min_lr_factor: float = 0.03
+    max_steps_retrained: int | None = None
     can_rollback: bool = True
     watch_only: bool = False
+    ladder: tuple[str, ...] = LADDER
+    rungs: Mapping[str, Rung] = field(default_factory=lambda: dict(RUNGS))
+    preferences: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(PREFERENCES))
 
     def __post_init__(self) -> None:
         for name in (
@@ -121,27 +104,64 @@ class Policy:
             value = getattr(self, f"{name}_steps")
             if value < 1:
                 raise ConfigError(f"Policy.{name}_steps is {value}; it must be at least 1 step")
-        for name in ("max_skips_in_a_row", "max_rollbacks_per_incident", "max_rollbacks"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"Policy.{name} is {getattr(self, name)}; it must be 0 or more")
-        if not 0 <= self.data_suspicion <= 1:
-            raise ConfigError(
-                f"Policy.data_suspicion is {self.data_suspicion}; it must be in [0, 1]"
-            )
-        if not 0 < self.lr_factor <= 1:
-            raise ConfigError(f"Policy.lr_factor is {self.lr_factor}; it must be in (0, 1]")
+        for name in (
+            "max_skips_in_a_row",
+            "max_rollbacks_per_incident",
+            "max_rollbacks",
+            "max_samples_set_aside",
+            "max_steps_retrained",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"Policy.{name} is {value}; it must be 0 or more")
+        for name in ("data_suspicion", "max_share_set_aside"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"Policy.{name} is {getattr(self, name)}; it must be in [0, 1]")
+        for name in ("lr_factor", "min_lr_factor"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"Policy.{name} is {getattr(self, name)}; it must be in (0, 1]")
         if not 0 <= self.lookahead < math.inf:
             raise ConfigError(
                 f"Policy.lookahead is {self.lookahead}; it must be 0 or more, and finite"
             )
+        for name, one in self.rungs.items():
+            if name != WATCH:
+                check_rung(f"Policy.rungs.{name}", one)
+            elif one.actions:
+                raise ConfigError(f"Policy.rungs.{WATCH} orders something; it is for watching on")
+        check_ladder("Policy.ladder", self.ladder, self.rungs)
+        check_preferences("Policy.preferences", self.preferences, self.rungs)
+
+    @property
+    def rungs_in_use(self) -> dict[str, Rung]:
+        """The rungs that can be come to, by name."""
+        if self.watch_only:
+            return {}
+        names = order_of([one for named in self.preferences.values() for one in named], self.ladder)
+        return {
+            name: self.rungs[name]
+            for name in names
+            if self.can_rollback or not self.rungs[name].goes_back
+        }
 
     @property
     def actions(self) -> frozenset[str]:
-        """Names of the actions that this policy may order."""
-        if self.watch_only:
-            return frozenset()
-        going_back = {"rollback", "quarantine", "scale_lr"} if self.can_rollback else set[str]()
-        return frozenset({"skip_update", "halt"} | going_back)
+        """Names of the actions that this policy cannot do without.
+
+        What it orders where the loop can carry it out, and else passes over, is not among
+        them.
+        """
+        rungs = self.rungs_in_use.values()
+        return frozenset(name for one in rungs if not one.where_possible for name in one.names)
+
+    def without(self, names: frozenset[str]) -> "Policy":
+        """This policy without some rungs that it can do without."""
+        preferences = {
+            cause: tuple(name for name in preferred if name not in names)
+            for cause, preferred in self.preferences.items()
+        }
+        ladder = tuple(name for name in self.ladder if name not in names)
+        return replace(self, ladder=ladder, preferences=preferences)
 
     def due(
         self, num_alarmed_steps: int, *, still_alarmed: bool, in_incident: bool, skips: int
@@ -152,98 +172,43 @@ class Policy:
 
     def decide(self, situation: Situation) -> Plan | None:
         """Return the plan for a situation that is due or must be acted on; None to watch on."""
-        if self.watch_only:
+        now = situation
+        if self.watch_only or (now.handled_by_scaler and not now.must_act):
             return None
-        if situation.must_act:
-            return self._go_back(situation)
-        if situation.handled_by_scaler:
+        preferred = self.preferences.get(now.diagnosis.top.cause, ())
+        pressed = now.must_act or now.consecutive_skips > self.max_skips_in_a_row
+        if not pressed and (preferred == (WATCH,) or _is_skipping(now)):
             return None
-        if situation.consecutive_skips > self.max_skips_in_a_row:
-            return self._go_back(situation)
-        if situation.diagnosis.top.cause == "benign" or _is_skipping(situation):
-            return None
-        if self._can_skip(situation):
-            return self._skip(situation)
-        return self._go_back(situation)
+        climb = Climb(
+            ladder=self.ladder,
+            rungs=self.rungs,
+            preferred=[name for name in preferred if name != WATCH],
+            pressed=pressed,
+            can_rollback=self.can_rollback,
+            settle_steps=self.settle_steps,
+            limits=self._limits,
+            defaults=self._defaults,
+        )
+        return climb.plan(now)
 
-    def _can_skip(self, now: Situation) -> bool:
-        tried = now.incident is not None and bool(now.incident.plans)
-        return now.only_gradients and now.gradient_limit is not None and not tried
-
-    def _skip(self, now: Situation) -> Plan:
-        assert now.gradient_limit is not None
-        first = now.step + now.lag_steps + 1
-        last = first + self.skip_hold_steps - 1
-        arguments: dict[str, Any] = {
-            "limit": now.gradient_limit,
-            "first_step": first,
-            "last_step": last,
-        }
-        return Plan(
-            rung="skip",
-            why=f"only gradients are out of range: updates above {now.gradient_limit:.4g} are "
-            f"skipped up to step {last}, so that none of them reaches the weights",
-            actions=(ActionCall(name="skip_update", arguments=arguments),),
+    @property
+    def _limits(self) -> Limits:
+        return Limits(
+            rollbacks_per_incident=self.max_rollbacks_per_incident,
+            rollbacks=self.max_rollbacks,
+            samples_set_aside=self.max_samples_set_aside,
+            share_set_aside=self.max_share_set_aside,
+            lr_factor_floor=self.min_lr_factor,
+            steps_retrained=self.max_steps_retrained,
         )
 
-    def _go_back(self, now: Situation) -> Plan:
-        failed = now.incident.rollbacks if now.incident is not None else []
-        if not self.can_rollback:
-            return _halt(now, "this loop cannot go back: it owns its data loader")
-        if len(failed) >= self.max_rollbacks_per_incident:
-            return _halt(now, f"{len(failed)} rollbacks did not cure this incident")
-        if now.num_rollbacks >= self.max_rollbacks:
-            return _halt(now, f"the budget of {self.max_rollbacks} rollbacks is spent")
-        tries = len(failed)
-        suspect = now.diagnosis.data_suspicion >= self.data_suspicion or tries > 0
-        onset = now.diagnosis.onset_step
-        if now.incident is not None:
-            onset = min(onset, now.incident.onset_step)
-        # Where data is the suspect, the same clean state is tried again with more data set
-        # aside; where it is not, the state itself is the suspect and must be older.
-        suspect_data = suspect and now.diagnosis.top.data_may_be_at_fault
-        older_by = max(0, tries - _SAME_STATE_TRIES) if suspect_data else tries
-        choice = choose_target(now.snapshots, onset, older_by)
-        if choice.target is None:
-            return _halt(
-                now, f"no healthy snapshot from before step {onset}: {_objections(choice)}"
-            )
-        return self._rollback(now, choice.target, tries, suspect)
-
-    def _rollback(self, now: Situation, target: SnapshotRef, tries: int, suspect: bool) -> Plan:
-        why = [f"back to step {target.step}, the newest healthy state before the onset"]
-        if tries:
-            why = [f"back to step {target.step}: {tries} rollback(s) of this incident have failed"]
-        actions: list[ActionCall] = []
-        if suspect:
-            ahead = 0
-            if tries and now.incident is not None:
-                ahead = round(self.lookahead * _set_aside(now.incident))
-            stop = now.position + ahead
-            reason = f"{now.diagnosis.top.cause} suspected at step {now.diagnosis.onset_step}"
-            arguments: dict[str, Any] = {
-                "start": target.position,
-                "stop": stop,
-                "reason": reason,
-            }
-            actions.append(ActionCall(name="quarantine", arguments=arguments))
-            text = f"positions {target.position} to {stop - 1} are set aside"
-            why.append(text + (f" ({ahead} of them ahead of the run)" if ahead else ""))
-        else:
-            share = now.diagnosis.data_suspicion
-            why.append(f"the data is not suspect ({share:.0%}) and will be trained again")
-        slow = now.diagnosis.top.cause == "lr_too_high"
-        if tries > _SAME_STATE_TRIES or slow:
-            arguments = {"factor": self.lr_factor, "first_step": target.step + 1}
-            actions.append(ActionCall(name="scale_lr", arguments=arguments))
-            why.append(f"the learning rate is multiplied by {self.lr_factor}")
-        arguments = {"snapshot_id": target.id, "step": target.step}
-        actions.append(ActionCall(name="rollback", arguments=arguments))
-        return Plan(
-            rung="rollback",
-            why="; ".join(why),
-            actions=tuple(actions),
-            target_step=target.step,
+    @property
+    def _defaults(self) -> Defaults:
+        return Defaults(
+            skip_hold_steps=self.skip_hold_steps,
+            lookahead=self.lookahead,
+            lr_factor=self.lr_factor,
+            data_suspicion=self.data_suspicion,
         )
 
 
@@ -253,39 +218,9 @@ def _is_skipping(now: Situation) -> bool:
     The alarms go on meanwhile, since a gradient is measured before the gate; too many
     skips in a row are what tells that skipping has failed.
     """
-    if now.incident is None or not now.incident.plans or not now.only_gradients:
+    if not now.tried or not now.only_gradients:
         return False
-    plan = now.incident.plans[-1].plan
-    return plan.rung == "skip" and now.step <= plan.actions[0].arguments["last_step"]
-
-
-def _set_aside(incident: Incident) -> int:
-    """Raw positions that the incident's plans have set aside."""
-    windows = [
-        call.arguments
-        for record in incident.plans
-        for call in record.plan.actions
-        if call.name == "quarantine"
-    ]
-    if not windows:
-        return 0
-    return max(w["stop"] for w in windows) - min(w["start"] for w in windows)
-
-
-def _objections(choice: Choice) -> str:
-    if not choice.judged:
-        return "there is no snapshot at all"
-    return "; ".join(f"{judged.ref.id}: {judged.objection}" for judged in choice.judged[:5])
-
-
-def _halt(now: Situation, why: str) -> Plan:
-    tried = [record.plan.why for record in now.incident.plans] if now.incident is not None else []
-    lines = [
-        f"Halted at step {now.step}: {why}.",
-        f"Likeliest cause: {now.diagnosis.top.cause} ({now.diagnosis.top.probability:.0%}); "
-        f"{now.diagnosis.first_mover} moved first, at step {now.diagnosis.onset_step}.",
-        f"What would settle it: {now.diagnosis.top.settled_by}.",
-        "Tried in this incident: " + ("; then ".join(tried) if tried else "nothing") + ".",
-    ]
-    call = ActionCall(name="halt", arguments={"note": "\n".join(lines)})
-    return Plan(rung="halt", why=why, actions=(call,))
+    calls = now.tried[-1].plan.actions
+    return any(
+        call.name == "skip_update" and now.step <= call.arguments["last_step"] for call in calls
+    )

@@ -59,6 +59,8 @@ class Program:
         precision: how the program computes, for the record ("fp32", "bf16", "fp16").
         held_out: samples never trained on, for probes; a sequence of batches that
             `loss` accepts.
+        probes: further probes (`foreshock.core.probe.Probe`), by which a recovery is verified
+            and states are compared.
         to_text: sample to text, for data rules and reports; None where there is none.
         terms: names of the loss terms, where `loss` returns a `Loss` with terms.
         per_sample: whether that `Loss` has the loss of each sample.
@@ -77,6 +79,7 @@ class Program:
     accumulate: int = 1
     precision: str = "fp32"
     held_out: Sequence[Any] = ()
+    probes: Sequence[Any] = ()
     to_text: Callable[[Any], str] | None = None
     terms: Sequence[str] = ()
     per_sample: bool = False

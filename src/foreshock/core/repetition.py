@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+_ROUNDING = 1e-9
+
 MAX_PERIOD = 13
 """Longest n-gram looked at, in tokens: OLMo 2 masks runs of 1- to 13-grams."""
 
@@ -51,3 +53,25 @@ def repeated_share(
         change[starts[long]] += 1
         change[stops[long] + period] -= 1
     return float(np.count_nonzero(np.cumsum(change[:-1])) / length) if length else 0.0
+
+
+def repeated_at_most(
+    tokens: NDArray[np.integer], *, min_repeats: int, max_period: int = MAX_PERIOD
+) -> NDArray[np.float64]:
+    """Return `[B]`, what `repeated_share` of each of several sequences can be at most.
+
+    A stretch of period n with r equal pairs covers r + n positions, and counts if r is at
+    least n (min_repeats - 1); so what it covers is at most r min_repeats / (min_repeats - 1).
+    Pairs are counted for all sequences at once, and most are far below any limit.
+
+    Args:
+        tokens: `[B, T]` integers of any type.
+        min_repeats: see `repeated_share`.
+        max_period: likewise.
+    """
+    num, length = tokens.shape
+    covered = np.zeros(num)
+    for period in range(1, min(max_period, length // min_repeats) + 1):
+        pairs = np.count_nonzero(tokens[:, period:] == tokens[:, :-period], axis=1)
+        covered += np.where(pairs >= period * (min_repeats - 1), pairs, 0)
+    return covered * (min_repeats / (min_repeats - 1)) / max(length, 1) + _ROUNDING

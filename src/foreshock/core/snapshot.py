@@ -14,10 +14,12 @@ class Health:
 
     Attributes:
         concerns: why it should not be gone back to; empty if healthy.
+        doubts: what speaks for an older one that has none, if there is one not much older.
         figures: the readings behind that, by name.
     """
 
     concerns: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     figures: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -28,13 +30,15 @@ class Health:
     def to_json(self) -> dict[str, Any]:
         """A strict JSON object."""
         figures = {name: json_number(value) for name, value in self.figures.items()}
-        return {"concerns": list(self.concerns), "figures": figures}
+        plain = {"concerns": list(self.concerns), "figures": figures}
+        return plain | ({"doubts": list(self.doubts)} if self.doubts else {})
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Health":
         """Undo `to_json`."""
         figures = {name: from_json_number(value) for name, value in fields["figures"].items()}
-        return cls(concerns=tuple(fields["concerns"]), figures=figures)
+        doubts = tuple(str(one) for one in fields.get("doubts", ()))
+        return cls(concerns=tuple(fields["concerns"]), doubts=doubts, figures=figures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,10 @@ def _count(value: object) -> int:
     return found
 
 
+_DOUBT_REACH = 3
+_NEAR_TRIES = 3
+
+
 class Judged(NamedTuple):
     """A snapshot and why it was passed over (empty for the one that was chosen)."""
 
@@ -129,13 +137,17 @@ def choose_target(candidates: Sequence[SnapshotRef], onset_step: int, older_by: 
         candidates: the snapshots of the run's lineage.
         onset_step: first step at which a signal left its healthy range. A snapshot of
             step `onset_step - 1` is the last that can be clean.
-        older_by: how many distinct steps further back than the newest fit one, since a
-            recovery from there has failed. If there are fewer, the oldest fit one.
+        older_by: how many recoveries from here have failed. The first three next targets are
+            one snapshot older each; from then on each is at least twice as far from the onset
+            as the one before, up the anchors, since a little further back is often not
+            enough. Where there is none so old, it is the oldest.
 
-    If a step is both in memory and on disk, memory is chosen: it is faster.
+    One whose trends are in doubt gives way to the newest that has no doubts, if that is at most
+    three times as far from the onset. If a step is both in memory and on disk, memory is
+    chosen: it is faster.
 
     Reference: OPT-175B log book: go back to a checkpoint whose loss scale is at least 1
-    and whose activation norm falls, not to the latest.
+    and whose activation norm falls, not to the latest. The numbers: our choice.
     """
     newest_first = sorted(candidates, key=lambda ref: (-ref.step, ref.durable, ref.id))
     judged: list[Judged] = []
@@ -152,13 +164,35 @@ def choose_target(candidates: Sequence[SnapshotRef], onset_step: int, older_by: 
         judged.append(Judged(ref, objection))
     if not fit:
         return Choice(None, tuple(judged))
-    target = fit[min(older_by, len(fit) - 1)]
-    return Choice(target, tuple(_against_target(one, target) for one in judged))
+    targets = _targets(fit, onset_step, older_by)
+    return Choice(targets[-1], tuple(_against_targets(one, targets) for one in judged))
 
 
-def _against_target(one: Judged, target: SnapshotRef) -> Judged:
+def _targets(fit: Sequence[SnapshotRef], onset_step: int, older_by: int) -> list[SnapshotRef]:
+    """The target of the first recovery, of the second, and so on; never empty."""
+    reach = _DOUBT_REACH * (onset_step - fit[0].step)
+    sure = [r for r in fit if not r.health.doubts and onset_step - r.step <= reach]
+    targets = [sure[0] if sure else fit[0]]
+    for tries in range(older_by):
+        last = targets[-1]
+        older = [ref for ref in fit if ref.step < last.step]
+        if not older:
+            break
+        away = (2 if tries >= _NEAR_TRIES else 1) * (onset_step - last.step)
+        targets.append(next((ref for ref in older if onset_step - ref.step >= away), older[-1]))
+    return targets
+
+
+def _against_targets(one: Judged, targets: Sequence[SnapshotRef]) -> Judged:
+    target = targets[-1]
     if one.objection or one.ref is target:
         return one
-    if one.ref.step > target.step:
+    if any(one.ref.step == failed.step for failed in targets[:-1]):
         return Judged(one.ref, "fit, but a recovery from here has failed before")
+    if one.ref.step > targets[0].step:
+        doubts = "; ".join(one.ref.health.doubts)
+        why = doubts or "its trends are no better"
+        return Judged(one.ref, f"fit, but {why}, and {targets[0].id} is free of doubt")
+    if one.ref.step > target.step:
+        return Judged(one.ref, "fit, but too near to one from which a recovery has failed")
     return Judged(one.ref, f"fit, but no better than {target.id}, which was chosen")

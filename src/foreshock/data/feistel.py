@@ -95,6 +95,31 @@ def feistel(index: int, size: int, key: int) -> int:
             return value
 
 
+def feistel_inverse(image: int, size: int, key: int) -> int:
+    """Return the index that `feistel` sends to `image`: the rounds in reverse, walked likewise.
+
+    Raises:
+        StreamError: `image` or `size` lies outside its range.
+
+    >>> [feistel_inverse(feistel(i, 10, key=7), 10, key=7) for i in range(3)]
+    [0, 1, 2]
+    """
+    left_bits, right_bits = _widths(size)
+    if not 0 <= image < size:
+        raise StreamError(f"image={image}: outside range({size})")
+    left_mask, right_mask = (1 << left_bits) - 1, (1 << right_bits) - 1
+    keys = _round_keys(key & _WORD)
+    value = image
+    while True:
+        left, right = value >> right_bits, value & right_mask
+        for i in range(NUM_ROUNDS - 2, -1, -2):
+            right ^= mix64((left + keys[i + 1]) & _WORD) & right_mask
+            left ^= mix64((right + keys[i]) & _WORD) & left_mask
+        value = left << right_bits | right
+        if value < size:
+            return value
+
+
 def _mix64_array(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_MULTIPLY_1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_MULTIPLY_2)

@@ -1,125 +1,143 @@
 """The quarantine ledger: which samples may not train, since when, and why.
 
-It is never rewound. A rollback or a resume rebuilds it from the journal's records, so adding
-and releasing are idempotent and records may be replayed any number of times, in order.
+It is never rewound. A rollback or a resume rebuilds it from the journal's records, so every
+change is idempotent and records may be replayed any number of times, in order.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Reversible, Sequence
+from typing import Any, Protocol
 
 from foreshock.core.errors import StreamError
-from foreshock.data.order import Order
+from foreshock.data.entry import Key, LedgerEntry
+from foreshock.data.order import SampleId
+from foreshock.data.reflow import ALARMED, PASSED_OVER, WELL, Course, Outcome, Reflow, Returning
 
-Key = tuple[str, int]
-"""(source, index): a sample's name whatever the stage, repeat, batch size or world size."""
+__all__ = ["Key", "Ledger", "LedgerEntry", "Places"]
+
+_LONG_AGO = -(1 << 60)
+
+FindKey = Callable[[Key, str], Key | None]
+"""From a sample's last known name and its stable id to its name now; None if it is gone."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerEntry:
-    """One decision to set data aside: named samples, or a window of positions.
+class Places(Protocol):
+    """What a ledger asks of an order of positions; see `Order`."""
 
-    Args:
-        entry_id: names the decision; the same id is the same decision.
-        reason: in words, with the value and the limit.
-        ids: the samples as (source, index); empty when `window` is given.
-        window: raw positions [start, stop) of the run's order.
-        incident: the incident it belongs to, if any.
-        rule: the data rule that decided, if any.
-
-    Raises:
-        StreamError: neither or both of `ids` and `window`, or an empty or negative window.
-
-    >>> entry = LedgerEntry(entry_id="3/1", reason="loss spike", window=(64, 96), incident=3)
-    >>> LedgerEntry.from_json(entry.to_json()) == entry
-    True
-    """
-
-    entry_id: str
-    reason: str
-    ids: tuple[Key, ...] = ()
-    window: tuple[int, int] | None = None
-    incident: int | None = None
-    rule: str | None = None
-
-    def __post_init__(self) -> None:
-        if bool(self.ids) == (self.window is not None):
-            raise StreamError(
-                f"entry {self.entry_id!r}: ids={self.ids[:3]}, window={self.window}; give one"
-            )
-        if self.window is not None and not 0 <= self.window[0] < self.window[1]:
-            raise StreamError(
-                f"entry {self.entry_id!r}: window={self.window}; needs 0 <= start < stop"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON-able values."""
-        return {
-            "entry_id": self.entry_id,
-            "reason": self.reason,
-            "ids": [list(key) for key in self.ids],
-            "window": None if self.window is None else list(self.window),
-            "incident": self.incident,
-            "rule": self.rule,
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "LedgerEntry":
-        """Rebuild an entry from `to_json()`.
-
-        Raises:
-            StreamError: a field is missing, unknown or malformed.
-        """
-        try:
-            ids = tuple((str(source), int(index)) for source, index in record["ids"])
-            window = record["window"]
-            if window is not None:
-                start, stop = window
-                window = (int(start), int(stop))
-            return cls(**{**record, "ids": ids, "window": window})
-        except (KeyError, TypeError, ValueError) as error:
-            raise StreamError(f"not a ledger entry: {record!r} ({error})") from error
+    def locate(self, position: int) -> SampleId: ...
+    def last_visit(self, source: str, index: int, before: int) -> int | None: ...
 
 
 class Ledger:
-    """The set of quarantined samples, as the union of its active entries.
+    """The set of quarantined samples, as the union of what its entries hold.
 
-    A window is expanded to (source, index) through the order it was given in, so the same
-    samples are also skipped in later repeats and stages, at any batch and world size. It
-    holds from its own start on and not before: what stands earlier in the order had trained
-    when the window was set aside, and a replay from there must train it again. Named samples
-    are held everywhere. A sample is held as long as at least one active entry names it. A
-    released entry never becomes active again: a replayed record must not undo a later release.
+    A window is expanded to (source, index) through the order as it is when the entry is
+    added, so the same samples are also skipped in later repeats and stages, at any batch and
+    world size. An entry holds a sample from its first position on, until the position it was
+    released at: a replay of what lies before either is exact. A sample is held where at least
+    one entry holds it. What was released is never held again by the same entry: a replayed
+    record must not undo a later release.
 
     Args:
         order: expands windows; without it only entries with ids are accepted.
+        find: follows stable ids to where their rows are now; without it they stay unused.
 
     >>> ledger = Ledger()
     >>> ledger.add(LedgerEntry(entry_id="a", reason="mojibake", ids=(("web", 7), ("web", 9))))
     >>> ledger.holds("web", 7), ledger.num_samples
     (True, 2)
-    >>> ledger.release("a")
-    >>> ledger.holds("web", 7), ledger.num_samples
-    (False, 0)
+    >>> ledger.release("a", [("web", 7)], position=100)
+    1
+    >>> ledger.holds("web", 7), ledger.holds("web", 7, 99), ledger.num_samples
+    (False, True, 1)
     """
 
-    def __init__(self, order: Order | None = None) -> None:
+    def __init__(self, order: Places | None = None, find: FindKey | None = None) -> None:
         self._order = order
+        self._find = find
         self._entries: dict[str, LedgerEntry] = {}
-        self._released: set[str] = set()
-        self._held_from: defaultdict[Key, list[int]] = defaultdict(list)
+        self._keys: dict[str, dict[Key, None]] = {}
+        self._holds: dict[Key, dict[str, tuple[int, float]]] = {}
+        self._num_open: Counter[Key] = Counter()
+        self._courses: list[Course] = []
+
+    # ---- what is held -----------------------------------------------------------------
+
+    @property
+    def all_entries(self) -> tuple[LedgerEntry, ...]:
+        """Every entry, in the order in which they were added."""
+        return tuple(self._entries.values())
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """The active entries, in the order in which they were added."""
-        return tuple(e for name, e in self._entries.items() if name not in self._released)
+        """The entries that still hold a sample, in the order in which they were added."""
+        return tuple(one for one in self.all_entries if self.held_by(one.entry_id))
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """Every reflow, those that another has taken over from included."""
+        return tuple(self._courses)
 
     @property
     def num_samples(self) -> int:
         """How many distinct samples are held."""
-        return len(self._held_from)
+        return len(self._num_open)
+
+    def __contains__(self, entry_id: object) -> bool:
+        return entry_id in self._entries
+
+    def holds(self, source: str, index: int, position: float = math.inf) -> bool:
+        """Whether the sample is in quarantine at a raw position; by default, from now on."""
+        key = (source, index)
+        if position == math.inf:
+            return key in self._num_open
+        spans = self._holds.get(key)
+        return spans is not None and any(a <= position < b for a, b in spans.values())
+
+    def samples(self, entry_id: str) -> tuple[Key, ...]:
+        """The distinct samples that an entry names, in the order in which they stand."""
+        return tuple(self._keys_of(entry_id))
+
+    def held_by(self, entry_id: str) -> list[Key]:
+        """The samples that an entry still holds."""
+        keys = self._keys_of(entry_id)
+        return [key for key in keys if self._holds[key][entry_id][1] == math.inf]
+
+    def was_released(self, entry_id: str) -> bool:
+        """Whether this decision was taken back as a whole."""
+        return entry_id in self._entries and not self.held_by(entry_id)
+
+    def num_by_reason(self) -> dict[str, int]:
+        """Count held samples by rule, or by reason where no rule decided.
+
+        A sample held for two reasons counts under both.
+        """
+        samples: dict[str, set[Key]] = {}
+        for entry in self._entries.values():
+            if held := self.held_by(entry.entry_id):
+                samples.setdefault(entry.rule or entry.reason, set()).update(held)
+        return {reason: len(keys) for reason, keys in samples.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON-able values, equal where two ledgers are."""
+        released = [
+            [entry_id, *key, start, stop]
+            for key, spans in self._holds.items()
+            for entry_id, (start, stop) in spans.items()
+            if stop != math.inf
+        ]
+        return {
+            "entries": [entry.to_json() for entry in self._entries.values()],
+            "released": sorted(released),
+            "reflows": [
+                {**one.reflow.to_json(), "outcomes": [o.to_json() for o in one.outcomes.values()]}
+                for one in self._courses
+            ],
+        }
+
+    # ---- what changes it --------------------------------------------------------------
 
     def add(self, entry: LedgerEntry) -> None:
         """Hold the entry's samples; nothing happens if its id was added before.
@@ -135,83 +153,219 @@ class Ledger:
                 f"{known} against {entry}; a new decision needs a new id"
             )
         if known is None:
-            for key in self.samples(entry):
-                self._held_from[key].append(_first_position(entry))
-            self._entries[entry.entry_id] = entry
+            keys = dict.fromkeys(self._expand(entry))
+            for key in keys:
+                self._holds.setdefault(key, {})[entry.entry_id] = (entry.first_position, math.inf)
+                self._num_open[key] += 1
+            self._entries[entry.entry_id], self._keys[entry.entry_id] = entry, keys
 
-    def release(self, entry_id: str) -> None:
-        """Give the entry's samples back, for good; nothing happens the second time.
+    def release(self, entry_id: str, keys: Iterable[Key] | None = None, position: int = 0) -> int:
+        """Give samples of an entry back, for good; nothing happens the second time.
 
-        Samples come back from the stream's next visit on; positions that were skipped
-        while the entry was active are not visited again.
+        They come back at the stream's next visit from `position` on; what was skipped while
+        the entry held them is not visited again (see `start_reflow`).
+
+        Args:
+            entry_id: the entry.
+            keys: some of its samples; None is all.
+            position: the watermark of the run, so that a replay of what lies before skips
+                what was skipped then. 0 is "as if never held".
+
+        Returns:
+            How many samples were released that had not been before.
+
+        Raises:
+            StreamError: no entry has this id, or it does not name one of the samples.
+        """
+        known = self._keys_of(entry_id)
+        chosen = list(known) if keys is None else list(dict.fromkeys(keys))
+        if strange := [key for key in chosen if key not in known]:
+            raise StreamError(f"entry {entry_id!r} does not name the samples {strange[:3]}")
+        fresh = [key for key in chosen if self._holds[key][entry_id][1] == math.inf]
+        for key in fresh:
+            self._holds[key][entry_id] = (self._holds[key][entry_id][0], position)
+            self._num_open[key] -= 1
+            if not self._num_open[key]:
+                del self._num_open[key]
+        return len(fresh)
+
+    def hold_from(self, position: int) -> None:
+        """Let every hold begin at `position` at the latest: from there on the order is new."""
+        for spans in self._holds.values():
+            for entry_id, (start, stop) in spans.items():
+                spans[entry_id] = (min(start, position), stop)
+
+    def start_reflow(self, reflow: Reflow) -> int:
+        """Bring an entry's samples back; the same reflow again changes nothing.
+
+        Another one takes over from its start on: what the earlier ones have not brought back
+        by then gets a slot of the new one. What has alarmed again is left out.
+
+        Returns:
+            How many samples have a slot.
+
+        Raises:
+            StreamError: no entry has this id, or without an order.
+        """
+        if self._order is None:
+            raise StreamError(f"reflow of {reflow.entry_id!r}: needs an order")
+        earlier = self._courses_of(reflow.entry_id)
+        for course in earlier:
+            if course.reflow == reflow:
+                return len(course.keys)
+        keys = self.to_bring_back(reflow.entry_id, reflow.start)
+        for course in earlier:
+            course.stop = min(course.stop, reflow.start)
+        self._courses.append(Course(reflow, keys))
+        return len(keys)
+
+    def to_bring_back(self, entry_id: str, start: int) -> list[Key]:
+        """The samples that a reflow from a raw position on would have slots for.
 
         Raises:
             StreamError: no entry has this id.
         """
+        gone = {key for one in self._courses_of(entry_id) for key in one.spoken_for(start)}
+        return [key for key in self.held_by(entry_id) if key not in gone]
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take in what came of a sample; nothing happens the second time.
+
+        Raises:
+            StreamError: no reflow of the entry has this sample there.
+        """
+        mine = self._courses_of(outcome.entry_id)
+        settled = next(filter(None, (one.settle(outcome) for one in reversed(mine))), None)
+        if settled is None:
+            raise StreamError(
+                f"reflow of {outcome.entry_id!r}: sample {outcome.key} has no slot before "
+                f"position {outcome.slot}"
+            )
+        if settled.outcome == WELL:
+            self.release(settled.entry_id, [settled.key], settled.position)
+
+    # ---- what comes back --------------------------------------------------------------
+
+    def returning(self, position: int) -> tuple[Returning | None, ...]:
+        """What stands before a raw position beside the order's own; None where it is void."""
+        if not self._courses:
+            return ()
+        found = [(one, one.number_at(position)) for one in self._courses]
+        return tuple(self._at(one, n) for one, n in found if n is not None)
+
+    def judge(
+        self,
+        recent: Reversible[tuple[int, Sequence[int]]],
+        judged_step: int,
+        onset_steps: Sequence[int] = (),
+        *,
+        position: int,
+    ) -> list[Outcome]:
+        """Say what came of the samples brought back; journal it, then `settle` each.
+
+        A sample that trained in step g is blamed for an alarm with an onset in the
+        `watch_steps` steps from g on, and is well once all of them have been judged without
+        one. It depends on nothing but its arguments and the ledger, so a resume decides alike.
+
+        Args:
+            recent: (step, raw positions it trained on, rising) of the last steps.
+            judged_step: last step whose signals have been looked at.
+            onset_steps: onsets of alarms.
+            position: watermark of the stream.
+        """
+        outcomes: list[Outcome] = []
+        for course in self._courses:
+            for number in course.undecided(position):
+                if number not in course.outcomes:
+                    item = self._at(course, number)
+                    base = {
+                        "entry_id": course.reflow.entry_id,
+                        "key": course.keys[number],
+                        "slot": course.slot(number),
+                        "position": position,
+                    }
+                    if item is None:
+                        if base["slot"] < position:
+                            why = self._why_void(course, number)
+                            outcomes.append(Outcome(**base, outcome=PASSED_OVER, reason=why))
+                        continue
+                    step = _step_of(item, recent, position)
+                    if step is None:
+                        continue
+                    base["trained_step"] = step if step >= 0 else None
+                    last = step + course.reflow.watch_steps - 1
+                    blamed = [onset for onset in onset_steps if step <= onset <= last]
+                    if blamed and step >= 0:
+                        why = f"it came back in step {step}, and an alarm began in step {blamed[0]}"
+                        outcomes.append(Outcome(**base, outcome=ALARMED, reason=why))
+                    elif judged_step >= last:
+                        why = f"no alarm in {course.reflow.watch_steps} steps"
+                        outcomes.append(Outcome(**base, outcome=WELL, reason=why))
+        return outcomes
+
+    def _courses_of(self, entry_id: str) -> list[Course]:
+        return [one for one in self._courses if one.reflow.entry_id == entry_id]
+
+    def _at(self, course: Course, number: int) -> Returning | None:
+        """A sample as it comes back, or None if its slot is void."""
+        return None if self._why_void(course, number) else self._returning(course, number)
+
+    def _returning(self, course: Course, number: int) -> Returning:
+        assert self._order is not None
+        key, slot = course.keys[number], course.slot(number)
+        address = self._order.last_visit(*key, slot)
+        assert address is not None
+        return Returning(course.reflow.entry_id, key, slot, address)
+
+    def _why_void(self, course: Course, number: int) -> str:
+        """Why a sample does not come back in its slot; empty if it does."""
+        assert self._order is not None
+        known = course.outcomes.get(number)
+        if known is not None and known.outcome != WELL:
+            return known.reason
+        key, slot, own = course.keys[number], course.slot(number), course.reflow.entry_id
+        spans = self._holds[key]
+        start, stop = spans[own]
+        if not start <= slot < stop:
+            return "its entry no longer holds it there"
+        if others := [e for e, (a, b) in spans.items() if e != own and a <= slot < b]:
+            return f"entry {others[0]} holds it as well"
+        address = self._order.last_visit(*key, slot)
+        if address is None or address < start:
+            return "it has not been skipped yet: once released, it trains where it stands"
+        return ""
+
+    def _keys_of(self, entry_id: str) -> dict[Key, None]:
         if entry_id not in self._entries:
-            raise StreamError(f"entry_id={entry_id!r}: the ledger holds {list(self._entries)[:9]}")
-        if entry_id not in self._released:
-            self._released.add(entry_id)
-            entry = self._entries[entry_id]
-            for key in self.samples(entry):
-                self._held_from[key].remove(_first_position(entry))
-                if not self._held_from[key]:
-                    del self._held_from[key]
+            raise StreamError(
+                f"entry_id={entry_id!r:.80}: the ledger holds {list(self._entries)[:9]}"
+            )
+        return self._keys[entry_id]
 
-    def was_released(self, entry_id: str) -> bool:
-        """Whether this decision was taken back; a rule then may not take it again."""
-        return entry_id in self._released
-
-    def holds(self, source: str, index: int, position: float = math.inf) -> bool:
-        """Whether the sample is in quarantine at a raw position; by default, anywhere."""
-        key = (source, index)
-        return key in self._held_from and min(self._held_from[key]) <= position
-
-    def samples(self, entry: LedgerEntry) -> frozenset[Key]:
-        """Return the distinct samples that an entry names, its window expanded."""
+    def _expand(self, entry: LedgerEntry) -> list[Key]:
         if entry.window is None:
-            return frozenset(entry.ids)
+            if self._find is None or not entry.names:
+                return list(entry.ids)
+            named = zip(entry.ids, entry.names, strict=True)
+            return [key for key in (self._find(*one) for one in named) if key is not None]
         if self._order is None:
             raise StreamError(
                 f"entry {entry.entry_id!r}: window={entry.window} needs an order to expand it; "
                 "build the ledger as Ledger(order)"
             )
         located = map(self._order.locate, range(*entry.window))
-        return frozenset((found.source, found.index) for found in located)
-
-    def num_by_reason(self) -> dict[str, int]:
-        """Count held samples by rule, or by reason where no rule decided.
-
-        A sample held for two reasons counts under both.
-        """
-        samples: dict[str, set[Key]] = {}
-        for entry in self.entries:
-            samples.setdefault(entry.rule or entry.reason, set()).update(self.samples(entry))
-        return {reason: len(keys) for reason, keys in samples.items()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return every entry and every release as JSON-able values."""
-        entries = [entry.to_json() for entry in self._entries.values()]
-        return {"entries": entries, "released": sorted(self._released)}
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any], order: Order | None = None) -> "Ledger":
-        """Rebuild a ledger from `to_json()`.
-
-        Raises:
-            StreamError: the record is malformed, or a window does not fit the order.
-        """
-        ledger = cls(order)
-        try:
-            entries, released = list(record["entries"]), list(record["released"])
-        except (KeyError, TypeError) as error:
-            raise StreamError(f"not a ledger: {error}") from error
-        for entry in entries:
-            ledger.add(LedgerEntry.from_json(entry))
-        for entry_id in released:
-            ledger.release(entry_id)
-        return ledger
+        return [(found.source, found.index) for found in located]
 
 
-def _first_position(entry: LedgerEntry) -> int:
-    return 0 if entry.window is None else entry.window[0]
+def _step_of(
+    item: Returning, recent: Reversible[tuple[int, Sequence[int]]], position: int
+) -> int | None:
+    """The step in which a sample came back; negative if long ago, None if not yet."""
+    at_the_end = item.slot == position  # it may have ended the last batch, or be still to come
+    for steps_back, (step, positions) in enumerate(reversed(recent)):
+        if at_the_end and steps_back:
+            break
+        place = bisect_left(positions, item.address)
+        if place < len(positions) and positions[place] == item.address:
+            return step
+    return None if at_the_end else _LONG_AGO

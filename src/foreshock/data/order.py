@@ -7,7 +7,7 @@ counts samples from the start of the run, so neither batch size nor world size e
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -15,7 +15,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from foreshock.core.errors import ConfigError, StreamError
-from foreshock.data.feistel import MAX_SIZE, feistel, feistel_array
+from foreshock.data.feistel import MAX_SIZE, feistel, feistel_array, feistel_inverse
+from foreshock.data.reorder import Reorder
 
 __all__ = ["Order", "SampleId", "SourceShare", "StageOrder", "feistel", "feistel_array"]
 
@@ -150,6 +151,28 @@ class StageOrder:
         key = _key(seed, self.name, source.name, visit)
         return SampleId(self.name, source.name, feistel(nth, source.num_samples, key))
 
+    def visits(self, source: str, index: int, seed: int, last_repeat: int) -> Iterator[int]:
+        """The offsets at which a sample stands, up to a repeat: the last repeat's first.
+
+        Within a repeat they come in no order.
+        """
+        rank = next((i for i, one in enumerate(self.sources) if one.name == source), None)
+        if rank is None:
+            return
+        quota, size = self.quotas[rank], self.sources[rank].num_samples
+        for visit in range(((last_repeat + 1) * quota - 1) // size, -1, -1):
+            if quota == size:
+                nth = visit * size + index
+            else:
+                key = _key(seed, self.name, source, visit)
+                nth = visit * size + feistel_inverse(index, size, key)
+            repeat, nth = divmod(nth, quota)
+            if repeat <= last_repeat:
+                slot = self._ends[rank] - quota + nth
+                key = _key(seed, self.name, repeat)
+                offset = feistel_inverse(slot, self.num_per_repeat, key)
+                yield repeat * self.num_per_repeat + offset
+
 
 class Order:
     """The whole run's order: `position -> SampleId` in O(1), and back from its description.
@@ -188,6 +211,35 @@ class Order:
         ends = list(accumulate(stage.total or 0 for stage in self.stages))
         self._starts = [0, *ends[:-1]]
         self.total: int | None = None if self.stages[-1].total is None else ends[-1]
+        self._reorders: list[Reorder] = []
+
+    def reorder_from(self, position: int, seed: int) -> bool:
+        """From a raw position on, permute what is left of its stage by another seed.
+
+        All before it stays, every sample stands exactly as often in every repeat, and later
+        stages are as they were. Reorders add up; the same one again changes nothing. They
+        are no part of `describe`: a run's journal keeps them.
+
+        Returns:
+            Whether it was new.
+
+        Raises:
+            StreamError: the position lies outside the order.
+        """
+        self._refuse_outside(position)
+        rank = self._rank(position)
+        stage, start = self.stages[rank], self._starts[rank]
+        reorder = Reorder(
+            position=position,
+            seed=seed,
+            stage_start=start,
+            stage_stop=None if stage.total is None else start + stage.total,
+            num_per_repeat=stage.num_per_repeat,
+        )
+        new = reorder not in self._reorders
+        if new:
+            self._reorders.append(reorder)
+        return new
 
     def locate(self, position: int) -> SampleId:
         """Return which sample stands at a raw position, 0 <= position < total.
@@ -195,11 +247,53 @@ class Order:
         Raises:
             StreamError: the position lies outside the order.
         """
+        self._refuse_outside(position)
+        for reorder in reversed(self._reorders):
+            position = reorder.forward(position)
+        rank = self._rank(position)
+        return self.stages[rank].locate(position - self._starts[rank], self.seed)
+
+    def last_visit(self, source: str, index: int, before: int) -> int | None:
+        """Return the last raw position below `before` at which a sample stands, if any.
+
+        Its cost is that of a few `locate`, and grows with how often a repeat visits the
+        sample.
+
+        Raises:
+            StreamError: no source of this name, or no sample with this index.
+        """
+        if not 0 <= index < self.sizes.get(source, 0):
+            raise StreamError(f"source {source!r}, index {index}: the sources are {self.sizes}")
+        if self.total is not None:
+            before = min(before, self.total)
+        if before <= 0:
+            return None
+        for rank in range(self._rank(before - 1), -1, -1):
+            stage, start = self.stages[rank], self._starts[rank]
+            last = before - 1 - start
+            if stage.total is not None:
+                last = min(last, stage.total - 1)
+            best = None
+            for offset in stage.visits(source, index, self.seed, last // stage.num_per_repeat):
+                repeat = offset // stage.num_per_repeat
+                if best is not None and repeat < (best - start) // stage.num_per_repeat:
+                    break
+                position = start + offset
+                for reorder in self._reorders:
+                    position = reorder.backward(position)
+                if position < before and (best is None or position > best):
+                    best = position
+            if best is not None:
+                return best
+        return None
+
+    def _rank(self, position: int) -> int:
+        return bisect_right(self._starts, position) - 1
+
+    def _refuse_outside(self, position: int) -> None:
         if position < 0 or (self.total is not None and position >= self.total):
             end = "endless" if self.total is None else f"{self.total} positions long"
             raise StreamError(f"position={position}: outside the order, which is {end}")
-        rank = bisect_right(self._starts, position) - 1
-        return self.stages[rank].locate(position - self._starts[rank], self.seed)
 
     def describe(self) -> dict[str, Any]:
         """Return all that determines the order, as JSON-able values."""

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_PAIR = 2
+
 
 def tokens_of(sample: Any) -> NDArray[np.integer] | None:
     """Return a sample's tokens `[T]`, or None where none can be recognised.
@@ -42,6 +44,34 @@ def tokens_of(sample: Any) -> NDArray[np.integer] | None:
     return array
 
 
+def labels_of(sample: Any) -> NDArray[np.integer] | None:
+    """Return a sample's labels `[T]`, or None where none can be recognised.
+
+    Recognised are a mapping's `labels`, of which only the positions with a non-zero
+    `attention_mask` count, and the second of a pair of which both are tokens of one length. A
+    mapping without labels whose attention mask is zero throughout has none, which is not None.
+
+    >>> labels_of({"input_ids": [5, 6, 0], "labels": [-100, 6, 0], "attention_mask": [1, 1, 0]})
+    array([-100,    6])
+    >>> labels_of({"input_ids": [5, 6], "attention_mask": [0, 0]}).tolist()
+    []
+    >>> labels_of(([5, 6], [6, 7])).tolist(), labels_of(([5, 6], 1)), labels_of([5, 6])
+    ([6, 7], None, None)
+    """
+    if isinstance(sample, Mapping):
+        labels = sample.get("labels")
+        mask = _array(sample.get("attention_mask"))
+        if labels is None and mask is not None and mask.size and not mask.any():
+            return np.zeros(0, np.int64)
+        found = None if labels is None else tokens_of(labels)
+        return _unmasked(found, sample.get("attention_mask"))
+    if isinstance(sample, tuple | list) and len(sample) == _PAIR and _are_sequences(sample):
+        tokens, labels = map(tokens_of, sample)
+        if tokens is not None and labels is not None and len(tokens) == len(labels):
+            return labels
+    return None
+
+
 def text_in(sample: Any) -> str | None:
     """Return a sample's text, or None: text itself, bytes as UTF-8, or a mapping's `text`.
 
@@ -53,6 +83,10 @@ def text_in(sample: Any) -> str | None:
     if isinstance(sample, bytes | bytearray):
         return sample.decode(errors="replace")
     return sample if isinstance(sample, str) else None
+
+
+def _are_sequences(pair: Any) -> bool:
+    return not any(isinstance(one, int | np.integer | str | bytes | Mapping) for one in pair)
 
 
 def _unmasked(tokens: NDArray[Any] | None, attention_mask: Any) -> NDArray[Any] | None:

@@ -26,6 +26,8 @@ class Stage:
         weights: share of each source, above 0, in any unit; None is in proportion to size.
         num_samples: positions in one repeat; None is as many as the sources hold together.
         repeats: how often; None is endless and allowed in the last stage only.
+        id_columns: by source, the field of a sample that holds its stable id. Samples that a
+            rule sets aside are then named by it, and found by it where rows have moved.
     """
 
     name: str
@@ -33,17 +35,23 @@ class Stage:
     weights: Mapping[str, float] | None = None
     num_samples: int | None = None
     repeats: int | None = 1
+    id_columns: Mapping[str, str] | None = None
 
     def order(self) -> StageOrder:
         """Return the stage without its datasets.
 
         Raises:
-            ConfigError: the weights name other sources, or break a limit of `StageOrder`.
+            ConfigError: weights or id columns name other sources, or break a limit of
+                `StageOrder`.
         """
         if self.weights is not None and set(self.weights) != set(self.sources):
             raise ConfigError(
                 f"stage {self.name!r}: weights for {sorted(self.weights)}, sources "
                 f"{sorted(self.sources)}; give every source one weight"
+            )
+        if strange := sorted(set(self.id_columns or ()) - set(self.sources)):
+            raise ConfigError(
+                f"stage {self.name!r}: id_columns for {strange}, sources {sorted(self.sources)}"
             )
         shares = tuple(
             SourceShare(
@@ -80,5 +88,6 @@ def as_stages(stages: Any) -> list[Stage]:
     raise StreamError(
         f"stages is a {type(stages).__name__}; give a dataset with __len__ and __getitem__, a "
         "mapping from name to dataset, or Stage objects. An iterable dataset cannot be resumed "
-        "by position"
+        "by position: index it first (a memory-mapped file, `datasets.Dataset`), or give the "
+        "Guard a loader with state_dict and load_state_dict"
     )

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from foreshock.core.errors import ConfigError
+from foreshock.lab.other_texts import catalogues, in_cyrillic, mathematics
 
-Kind = Literal["code", "english"]
+Kind = Literal["code", "english", "cyrillic", "mathematics", "languages"]
 Document = Callable[[], bytes]  # read when it is called: most documents never are
 
 # Tests hold binary fixtures, encodings and pydoc_data long tables; the rest is not the library.
@@ -81,14 +82,18 @@ def load_text(
 
     `code` is the source of the standard library, one document a file (about 9 MB). `english` is
     its docstrings, one document a file, and the language reference that `help()` shows, one
-    document a topic (about 2 MB). The seed also draws which documents are held out: more
+    document a topic (about 2 MB). `cyrillic` is `english` letter by letter in Cyrillic: another
+    script with bytes of its own, on every machine. `mathematics` is written out: sums, products,
+    equations. `languages` are the translations that the system's programs come with, one document
+    a catalogue, where there are any. The seed also draws which documents are held out: more
     bytes never move a document to the other side, and a file held out of `code` is held out of
     `english` too.
 
     Args:
         held_out: probability that a document is held out, and the share of `limit_bytes` that
             held-out text may fill.
-        root: the folder to read; by default this Python's standard library.
+        root: the folder to read; by default this Python's standard library, for `languages`
+            the system's locale folder.
 
     Raises:
         ConfigError: an argument is not allowed, or there is no text, as in a Python whose
@@ -105,7 +110,8 @@ def load_text(
         raise ConfigError(f"load_text got held_out={held_out}; it must be in [0, 1).")
     if kind not in READERS:
         raise ConfigError(f"load_text got kind={kind!r}; allowed are {', '.join(READERS)}.")
-    root = Path(sysconfig.get_path("stdlib")) if root is None else root
+    if root is None:
+        root = LOCALE if kind == "languages" else Path(sysconfig.get_path("stdlib"))
     documents = READERS[kind](root)
 
     limits = {"held_out": round(held_out * limit_bytes)}
@@ -120,7 +126,8 @@ def load_text(
         raise ConfigError(
             f"load_text found {len(documents)} documents of kind {kind!r} in {root}: "
             f"{len(texts['train'])} bytes to train on, {len(texts['held_out'])} held out. It needs "
-            "a standard library of plain .py files (not a zip archive); give another `root`."
+            "a standard library of plain .py files (not a zip archive), for `languages` gettext "
+            "catalogues; give another `root`."
         )
     return TextSplit(train=bytes(texts["train"]), held_out=bytes(texts["held_out"]))
 
@@ -193,4 +200,20 @@ def _topics(path: Path) -> dict[str, str]:
         ) from error
 
 
-READERS: dict[str, Callable[[Path], dict[str, Document]]] = {"code": _code, "english": _english}
+def _cyrillic(root: Path) -> dict[str, Document]:
+    """Every document of `english`, in Cyrillic letters."""
+    return {name: partial(_transliterated, read) for name, read in _english(root).items()}
+
+
+def _transliterated(read: Document) -> bytes:
+    return in_cyrillic(read().decode(errors="replace")).encode()
+
+
+LOCALE = Path("/usr/share/locale")
+READERS: dict[str, Callable[[Path], dict[str, Document]]] = {
+    "code": _code,
+    "english": _english,
+    "cyrillic": _cyrillic,
+    "mathematics": mathematics,
+    "languages": catalogues,
+}

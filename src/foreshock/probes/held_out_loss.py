@@ -17,18 +17,26 @@ class HeldOutLoss(Probe):
         batches: a sequence of what `loss` accepts; several small ones tell noise from change better
             than a large one.
         loss: `(model, batch) -> tensor or Loss`.
+        text: what kind of text they hold, where there are several such probes ("code",
+            "mathematics", "long context"); their capability is then `held_out_loss/code`.
 
     >>> HeldOutLoss(batches=[2.0, 4.0], loss=lambda model, batch: batch / 2).measure(None)
     [1.0, 2.0]
     """
 
     name: ClassVar[str] = "held_out_loss"
+    strengthened_by: ClassVar[str] = "the text that is held out"
     batches: Sequence[Any]
     loss: Callable[[Any, Any], Any]
+    text: str = ""
 
     def __post_init__(self) -> None:
         if len(self.batches) == 0:
             raise ProgramError("held-out loss needs at least one batch, got none")
+
+    @property
+    def capability(self) -> str:
+        return f"{self.name}/{self.text}" if self.text else self.name
 
     def measure(self, model: Any) -> list[float]:
         return [self._value(model, place) for place in range(len(self.batches))]

@@ -1,13 +1,16 @@
 """Rejects samples that repeat one short n-gram over and over."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from foreshock.core.errors import ConfigError
-from foreshock.core.repetition import MAX_PERIOD, repeated_share
-from foreshock.core.rule import Rule, Tokens
+from foreshock.core.repetition import MAX_PERIOD, repeated_at_most, repeated_share
+from foreshock.core.rule import Rule, Sample, Tokens, learned_share
+
+_USUAL: Final = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +21,10 @@ class Repetition(Rule):
     `max_period` tokens, divided by the length; see `core.repetition.repeated_share`.
 
     Args:
-        max_share: limit in [0, 1). Raised, more repetition trains; lowered, code goes first:
-            on 128-byte windows banners and indentation alone reach 0.5 in 2.4 % of Python
-            and 15 % of indented JSON.
+        max_share: limit in [0, 1); None is 0.9, or more where a stream's first
+            samples lie higher (see `core.rule.learned_share`). Raised, more repetition trains; lowered,
+            code goes first: on 128-byte windows banners and indentation alone reach 0.5 in 2.4 %
+            of Python and 15 % of indented JSON.
         min_repeats: copies in a row, at least 2. Raised, shorter samples escape: an n-gram
             of n tokens is seen only in samples of n * min_repeats tokens or more.
         max_period: longest n-gram, in tokens.
@@ -53,14 +57,14 @@ class Repetition(Rule):
 
     name: ClassVar[str] = "repetition"
 
-    max_share: float = 0.9
+    max_share: float | None = None
     min_repeats: int = 8
     max_period: int = MAX_PERIOD
     min_length: int = 96
     pad_id: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_share < 1:
+        if self.max_share is not None and not 0 <= self.max_share < 1:
             raise ConfigError(f"max_share={self.max_share}: must be at least 0 and below 1")
         if self.min_repeats < 2:
             raise ConfigError(f"min_repeats={self.min_repeats}: must be at least 2")
@@ -71,18 +75,65 @@ class Repetition(Rule):
         return tokens is not None or text is not None
 
     def judge(self, tokens: Tokens | None, text: str | None) -> str | None:
+        counted = self._counted(tokens, text)
+        return None if counted is None else self._why(self._share(counted))
+
+    def judge_batch(self, samples: Sequence[Sample]) -> list[str | None]:
+        found: list[str | None] = [None] * len(samples)
+        for place, share in self._high_shares(samples, self._limit).items():
+            found[place] = self._why(share)
+        return found
+
+    def learned(self, samples: Sequence[Sample]) -> Self:
+        if self.max_share is not None:
+            return self
+        high = self._high_shares(samples, 0.0)
+        counted = [n for n, one in enumerate(samples) if self._counted(*one[:2]) is not None]
+        shares = [high.get(place, 0.0) for place in counted]
+        return replace(self, max_share=learned_share(shares, _USUAL))
+
+    @property
+    def _limit(self) -> float:
+        return _USUAL if self.max_share is None else self.max_share
+
+    def _why(self, share: float) -> str | None:
+        if share <= self._limit:
+            return None
+        return (
+            f"repeated 1- to {self.max_period}-grams (>= {self.min_repeats} copies) "
+            f"cover {share:.3g} > {self._limit:g}"
+        )
+
+    def _share(self, tokens: Tokens) -> float:
+        return repeated_share(tokens, min_repeats=self.min_repeats, max_period=self.max_period)
+
+    def _counted(self, tokens: Tokens | None, text: str | None) -> Tokens | None:
+        """What is looked at of a sample; None if it is too short, or there is nothing."""
         if tokens is None:
             if text is None:
                 return None
             tokens = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         elif self.pad_id is not None:
             tokens = tokens[tokens != self.pad_id]
-        if len(tokens) < self.min_length:
-            return None
-        share = repeated_share(tokens, min_repeats=self.min_repeats, max_period=self.max_period)
-        if share <= self.max_share:
-            return None
-        return (
-            f"repeated 1- to {self.max_period}-grams (>= {self.min_repeats} copies) "
-            f"cover {share:.3g} > {self.max_share:g}"
-        )
+        return tokens if len(tokens) >= self.min_length else None
+
+    def _high_shares(self, samples: Sequence[Sample], least: float) -> dict[int, float]:
+        """The shares above `least`, by place; others are not computed where it is plain."""
+        by_length: dict[int, list[tuple[int, Tokens]]] = {}
+        for place, one in enumerate(samples):
+            counted = self._counted(one.tokens, one.text)
+            if counted is not None:
+                by_length.setdefault(len(counted), []).append((place, counted))
+        found: dict[int, float] = {}
+        for same in by_length.values():
+            if len(same) > 1:
+                most = repeated_at_most(
+                    np.stack([counted for _, counted in same]),
+                    min_repeats=self.min_repeats,
+                    max_period=self.max_period,
+                )
+                same = [one for one, bound in zip(same, most, strict=True) if bound > least]  # noqa: PLW2901
+            for place, counted in same:
+                if (share := self._share(counted)) > least:
+                    found[place] = share
+        return found

@@ -1,13 +1,16 @@
 """Rejects samples in which a tokenizer or a decoder gave up on too much."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from foreshock.core.errors import ConfigError
-from foreshock.core.rule import Rule, Tokens
+from foreshock.core.rule import Rule, Sample, Tokens, learned_share
 from foreshock.core.text import replacement_share, text_of
+
+_USUAL: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +22,9 @@ class ReplacementShare(Rule):
     they come from cutting a byte stream inside a character.
 
     Args:
-        max_share: limit in [0, 1). Raised, more damage trains; lowered, documents *about*
-            encodings go, and below 1 / length a single stray byte is enough.
+        max_share: limit in [0, 1); None is 0.05, or more where a stream's first
+            samples lie higher (see `core.rule.learned_share`). Raised, more damage trains; lowered,
+            documents *about* encodings go, and below 1 / length a single stray byte is enough.
         unk_id: the tokenizer's UNK id; None if it has none.
         tokens_are_bytes: tokens are the bytes 0 to 255 of a byte-level model (larger values
             are special tokens), so the text is read from them where none is given.
@@ -44,12 +48,12 @@ class ReplacementShare(Rule):
 
     name: ClassVar[str] = "replacement_share"
 
-    max_share: float = 0.05
+    max_share: float | None = None
     unk_id: int | None = None
     tokens_are_bytes: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_share < 1:
+        if self.max_share is not None and not 0 <= self.max_share < 1:
             raise ConfigError(f"max_share={self.max_share}: must be at least 0 and below 1")
 
     def can_judge(self, tokens: Tokens | None, text: str | None) -> bool:
@@ -57,12 +61,26 @@ class ReplacementShare(Rule):
         return text is not None or (tokens is not None and can_read_tokens)
 
     def judge(self, tokens: Tokens | None, text: str | None) -> str | None:
-        if tokens is not None and self.unk_id is not None and len(tokens):
-            share = np.count_nonzero(tokens == self.unk_id) / len(tokens)
-            if share > self.max_share:
-                return f"UNK share {share:.3g} > {self.max_share:g}"
-        text = text_of(tokens, text, self.tokens_are_bytes)
-        share = replacement_share(text) if text else 0.0
-        if share > self.max_share:
-            return f"U+FFFD share {share:.3g} > {self.max_share:g}"
+        limit = _USUAL if self.max_share is None else self.max_share
+        for what, share in self._shares(tokens, text):
+            if share > limit:
+                return f"{what} share {share:.3g} > {limit:g}"
         return None
+
+    def learned(self, samples: Sequence[Sample]) -> Self:
+        if self.max_share is not None:
+            return self
+        known = [one for one in samples if self.can_judge_sample(one)]
+        shares = [max(share for _, share in self._shares(one.tokens, one.text)) for one in known]
+        return replace(self, max_share=learned_share(shares, _USUAL))
+
+    def _shares(self, tokens: Tokens | None, text: str | None) -> list[tuple[str, float]]:
+        """What can be measured, by what it is a share of."""
+        found: list[tuple[str, float]] = []
+        if tokens is not None and self.unk_id is not None:
+            num = np.count_nonzero(tokens == self.unk_id)
+            found.append(("UNK", num / max(len(tokens), 1)))
+        text = text_of(tokens, text, self.tokens_are_bytes)
+        if text is not None:
+            found.append(("U+FFFD", replacement_share(text)))
+        return found

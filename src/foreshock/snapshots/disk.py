@@ -1,28 +1,33 @@
 """Durable snapshots: a folder each, whole or absent, verified when read, run by nobody.
 
 snapshots/00000120-a00001/
-  manifest.json        label, structure, and the digest of every file
   tensors.safetensors  every tensor by name
+  manifest.json        label, structure, and the digest of every file
 """
 
 import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
-import torch
-
 from foreshock.core.errors import SnapshotError
+from foreshock.core.retention import Stored
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk, write_dir
 from foreshock.snapshots.codec import DAMAGE, decode, encode
+from foreshock.snapshots.labels import (
+    FORMAT,
+    MANIFEST,
+    DamagedError,
+    Labels,
+    Objection,
+    canonical,
+    hash_of,
+)
+from foreshock.snapshots.tensor_file import chunks, read
 
-FORMAT = 1
-_MANIFEST = "manifest.json"
 _TENSORS = "tensors.safetensors"
+_canonical, _hash = canonical, hash_of
 
 
 class DiskStore:
@@ -31,21 +36,22 @@ class DiskStore:
     Args:
         disk: what everything is written through.
         folder: the `snapshots` folder.
-        keep: how many of the newest are kept; the oldest of all (the run's start) stays
-            besides, as the last resort.
 
     A snapshot appears whole or not at all. Writing raises `OSError` when the disk does:
-    the caller decides to train on.
+    the caller decides to train on. Writing and reading may go on in two threads at a time,
+    where the disk may.
     """
 
-    def __init__(self, disk: Disk, folder: Path, keep: int = 5) -> None:
+    def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk = disk
         self._folder = folder
-        self._keep = keep
-        self._labels: dict[str, SnapshotRef] = {}  # a snapshot's label never changes
+        self._labels = Labels(disk, folder)
 
-    def write(self, ref: SnapshotRef, tree: Any) -> None:
-        """Make a snapshot durable.
+    def write(self, ref: SnapshotRef, tree: Any) -> int:
+        """Make a snapshot durable; return its size in bytes.
+
+        Tensors go to the disk from where they are, one after the other, without a second
+        copy of the state in memory.
 
         Raises:
             SnapshotError: the state holds what a snapshot cannot.
@@ -53,137 +59,91 @@ class DiskStore:
         """
         structure, tensors = encode(tree)
         flat = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        try:
-            data = safetensors.torch.save(_own_storage(flat))
-        except (KeyError, ValueError, safetensors.SafetensorError) as error:
-            raise SnapshotError(f"the state holds a tensor that no file can: {error}") from error
-        body = {
-            "format": FORMAT,
-            "snapshot": ref.to_json(),
-            "structure": structure,
-            "files": {_TENSORS: {"size_bytes": len(data), "blake2b": _hash(data)}},
-        }
-        text = _canonical(body)
-        manifest = _canonical({"blake2b": _hash(text.encode()), "body": body}).encode()
-        files = {_TENSORS: [data], _MANIFEST: [manifest]}
-        write_dir(self._disk, self._folder / ref.id, files)
+        pieces = chunks(flat)
+        sink = hashlib.blake2b(digest_size=16)
+        size = 0
 
-    def refs(self) -> tuple[list[SnapshotRef], list[str]]:
-        """The labels of all readable snapshots, oldest first, and why others were passed over."""
-        found: list[SnapshotRef] = []
-        objections: list[str] = []
-        for name in self._names():
-            try:
-                found.append(self._label(name))
-            except SnapshotError as error:
-                objections.append(str(error))
-        return sorted(found, key=lambda ref: (ref.step, ref.attempt)), objections
+        def data() -> Iterator[bytes | memoryview]:
+            nonlocal size
+            for piece in pieces:
+                sink.update(piece)
+                size += len(piece)
+                yield piece
+
+        def manifest() -> Iterator[bytes]:  # asked for once the tensors are written
+            nonlocal size
+            body = {
+                "format": FORMAT,
+                "snapshot": ref.to_json(),
+                "structure": structure,
+                "files": {_TENSORS: {"size_bytes": size, "blake2b": sink.hexdigest()}},
+            }
+            text = canonical(body)
+            whole = canonical({"blake2b": hash_of(text.encode()), "body": body}).encode()
+            size += len(whole)
+            yield whole
+
+        write_dir(self._disk, self._folder / ref.id, {_TENSORS: data(), MANIFEST: manifest()})
+        return size
+
+    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]:
+        """The labels and sizes of all readable snapshots, oldest first, and why others were
+        passed over; those in `but` are not looked at."""
+        return self._labels.all(but)
+
+    def refs(self, but: Iterable[str] = ()) -> tuple[list[SnapshotRef], list[Objection]]:
+        """The same without sizes."""
+        found, objections = self.stored(but)
+        return [one.ref for one in found], objections
 
     def read(self, snapshot_id: str) -> Any:
         """Read a snapshot, verifying every byte.
 
         Raises:
-            SnapshotError: it is missing or damaged; the message names it and says how.
+            DamagedError: its files are not as they were written.
+            SnapshotError: it cannot be read; either names it and says how.
         """
-        body = self._manifest(snapshot_id)
-        data = self._bytes(snapshot_id, _TENSORS)
+        body = self._labels.manifest(snapshot_id)
         try:
             expected, structure = body["files"][_TENSORS], body["structure"]
-            whole = len(data) == expected["size_bytes"] and _hash(data) == expected["blake2b"]
+            size, digest = expected["size_bytes"], expected["blake2b"]
         except (KeyError, TypeError) as error:
-            raise SnapshotError(f"snapshot {snapshot_id}: {_MANIFEST} is damaged") from error
-        if not whole:
-            raise SnapshotError(
+            raise DamagedError(f"snapshot {snapshot_id}: {MANIFEST} is damaged") from error
+        found = self._labels.read(snapshot_id, _TENSORS, self._disk.size)
+        if found != size:
+            raise DamagedError(
+                f"snapshot {snapshot_id}: {_TENSORS} is damaged (it has {found} bytes, not "
+                f"{size!r:.40})"
+            )
+        sink = hashlib.blake2b(digest_size=16)
+        with self._labels.read(snapshot_id, _TENSORS, self._disk.open) as file:
+            try:
+                tensors = read(file, found, sink)
+            except DAMAGE as error:
+                raise DamagedError(f"snapshot {snapshot_id}: {_TENSORS}: {error}") from error
+            except OSError as error:
+                text = f"snapshot {snapshot_id}: {_TENSORS} cannot be read: {error}"
+                raise SnapshotError(text) from error
+        if sink.hexdigest() != digest:
+            raise DamagedError(
                 f"snapshot {snapshot_id}: {_TENSORS} is damaged (its digest does not match)"
             )
         try:
-            tensors: dict[str, torch.Tensor] = safetensors.torch.load(data)
-        except (safetensors.SafetensorError, *DAMAGE) as error:
-            raise SnapshotError(f"snapshot {snapshot_id}: {_TENSORS}: {error}") from error
-        try:
             return decode(structure, tensors)
         except SnapshotError as error:
-            raise SnapshotError(f"snapshot {snapshot_id}: {error}") from error
+            raise DamagedError(f"snapshot {snapshot_id}: {error}") from error
 
-    def rotate(self, alive: Callable[[SnapshotRef], bool] = lambda _: True) -> list[str]:
-        """Remove all but the oldest and the newest `keep` of those `alive`; return their ids.
-
-        One that a rollback has undone would otherwise, its step being higher, outlive those
-        that count.
-        """
-        refs, _ = self.refs()
-        living = [ref for ref in refs if alive(ref)]
-        kept = {ref.id for ref in living[:1] + living[-self._keep :]}
-        removed = [ref.id for ref in refs if ref.id not in kept]
-        for snapshot_id in removed:
+    def remove_all(self, snapshot_ids: Sequence[str]) -> None:
+        """Remove several snapshots; one that is gone already is fine."""
+        for snapshot_id in snapshot_ids:
             self.remove(snapshot_id)
-        return removed
 
     def remove(self, snapshot_id: str) -> None:
         """Remove one snapshot."""
-        self._labels.pop(snapshot_id, None)
-        self._disk.remove_tree(self._folder / snapshot_id)
+        self._labels.forget(snapshot_id)
+        if self._disk.exists(self._folder / snapshot_id):
+            self._disk.remove_tree(self._folder / snapshot_id)
 
-    def _names(self) -> list[str]:
-        if not self._disk.exists(self._folder):
-            return []
-        return [name for name in self._disk.list(self._folder) if not name.startswith(".")]
-
-    def _label(self, name: str) -> SnapshotRef:
-        if name in self._labels:
-            return self._labels[name]
-        body = self._manifest(name)
-        try:
-            ref = SnapshotRef.from_json(body["snapshot"])
-        except (SnapshotError, KeyError) as error:
-            raise SnapshotError(f"snapshot {name}: {error}") from error
-        if ref.id != name:
-            raise SnapshotError(f"snapshot {name}: its label is that of {ref.id!r:.80}")
-        self._labels[name] = ref
-        return ref
-
-    def _bytes(self, snapshot_id: str, name: str) -> bytes:
-        try:
-            return self._disk.read(self._folder / snapshot_id / name)
-        except OSError as error:
-            raise SnapshotError(
-                f"snapshot {snapshot_id}: {name} cannot be read: {error}"
-            ) from error
-
-    def _manifest(self, snapshot_id: str) -> dict[str, Any]:
-        if (self._folder / snapshot_id).is_symlink():
-            raise SnapshotError(f"snapshot {snapshot_id} is a symbolic link")
-        data = self._bytes(snapshot_id, _MANIFEST)
-        try:
-            manifest = json.loads(data)
-            body = manifest["body"]
-            sound = manifest["blake2b"] == _hash(_canonical(body).encode())
-            known = body["format"] == FORMAT
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise SnapshotError(f"snapshot {snapshot_id}: {_MANIFEST} is damaged") from error
-        if not sound:
-            raise SnapshotError(f"snapshot {snapshot_id}: {_MANIFEST} does not match its digest")
-        if not known:
-            raise SnapshotError(
-                f"snapshot {snapshot_id} has format {body['format']}, this version reads {FORMAT}"
-            )
-        return body
-
-
-def _own_storage(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """safetensors refuses tensors that share a storage; views get one of their own."""
-    seen: set[int] = set()
-    own: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        pointer = tensor.untyped_storage().data_ptr()
-        own[name] = tensor.clone() if pointer in seen else tensor
-        seen.add(pointer)
-    return own
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _canonical(body: Any) -> str:
-    return json.dumps(body, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    def free_bytes(self) -> int:
+        """Bytes that the disk has room for."""
+        return self._disk.free_bytes(self._folder)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from foreshock.core.errors import SnapshotError
+from foreshock.snapshots.copying import alike, copy_all, fits, same_memory
 
 
 class Part(ABC):
@@ -24,7 +25,11 @@ class Part(ABC):
 
 
 class ModulePart(Part):
-    """A module: its state dict and the buffers that the state dict leaves out."""
+    """A module: its state dict and the buffers that the state dict leaves out.
+
+    Where the state dict is the live tensors, by their names, they are copied into in place;
+    a module with a way of its own to give or take its state is asked for it.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -35,18 +40,42 @@ class ModulePart(Part):
         return {"state": state, "buffers": extra}
 
     def restore(self, tree: Any) -> None:
-        self._module.load_state_dict(tree["state"])
-        live = dict(self._module.named_buffers())
+        live = self._live(tree["state"])
+        if live is None:
+            self._module.load_state_dict(tree["state"])
+        else:
+            copy_all(live, list(tree["state"].values()))
+        buffers = dict(self._module.named_buffers())
         with torch.no_grad():
             for name, value in tree["buffers"].items():
-                live[name].copy_(value)
+                buffers[name].copy_(value)
+
+    def _live(self, saved: Mapping[str, Any]) -> list[torch.Tensor] | None:
+        """The tensors that a saved state goes into, or None where the module must do it."""
+        for module in self._module.modules():
+            own = type(module).load_state_dict is not torch.nn.Module.load_state_dict
+            if own or module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks:
+                return None
+        now = self._module.state_dict()
+        named = dict(self._module.named_parameters(remove_duplicate=False))
+        named |= dict(self._module.named_buffers(remove_duplicate=False))
+        if now.keys() != saved.keys():
+            return None
+        found: list[torch.Tensor] = []
+        for name, value in saved.items():
+            given, live = now[name], named.get(name)
+            if live is None or not (same_memory(given, live) and fits(live, value)):
+                return None
+            found.append(live)
+        return found
 
 
 class OptimizerPart(Part):
     """An optimizer.
 
-    `load_state_dict` converts moments to the parameter's dtype; here each comes back in
-    the dtype it was captured in.
+    Where its state has the same tensors as when it was captured, they are copied into in
+    place. Else `load_state_dict` does it, which converts moments to the parameter's dtype;
+    here each comes back in the dtype it was captured in.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -56,6 +85,8 @@ class OptimizerPart(Part):
         return self._optimizer.state_dict()
 
     def restore(self, tree: Any) -> None:
+        if self._copied(tree):
+            return
         self._optimizer.load_state_dict(clone_tree(tree))
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         for index, saved in tree["state"].items():
@@ -64,6 +95,38 @@ class OptimizerPart(Part):
                 now = live[name]
                 if isinstance(value, torch.Tensor) and now.dtype != value.dtype:
                     live[name] = value.to(now.device, copy=True)
+
+    def _copied(self, tree: Any) -> bool:
+        """Whether everything could be copied into what is there; nothing is changed if not."""
+        optimizer = self._optimizer
+        plain = type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
+        if not plain or optimizer._optimizer_load_state_dict_pre_hooks:
+            return False
+        if optimizer._optimizer_load_state_dict_post_hooks:
+            return False
+        now = optimizer.state_dict()
+        saved_groups, now_groups = tree["param_groups"], now["param_groups"]
+        if len(saved_groups) != len(now_groups) or tree["state"].keys() != now["state"].keys():
+            return False
+        pairs = [
+            *zip(now["state"].values(), tree["state"].values(), strict=True),
+            *zip(optimizer.param_groups, saved_groups, strict=True),
+        ]
+        if [g["params"] for g in saved_groups] != [g["params"] for g in now_groups]:
+            return False
+        if list(now["state"]) != list(tree["state"]) or not all(alike(*pair) for pair in pairs):
+            return False
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
+        for live, saved in pairs:
+            for name, value in saved.items():
+                if isinstance(value, torch.Tensor):
+                    targets.append(live[name])
+                    sources.append(value)
+                elif name != "params":
+                    live[name] = clone_tree(value)
+        copy_all(targets, sources)
+        return True
 
 
 class StatefulPart(Part):

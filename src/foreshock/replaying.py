@@ -1,0 +1,254 @@
+"""A run's past, trained again from one of its snapshots; nothing of the run is touched."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from foreshock.attachment import site_of
+from foreshock.core.detector import Alarm
+from foreshock.core.errors import ProgramError, SnapshotError
+from foreshock.core.names import LOSS, series_name
+from foreshock.core.program import Loss, Program
+from foreshock.core.snapshot import Health, SnapshotRef
+from foreshock.durable import Disk
+from foreshock.observation import Observation
+from foreshock.overrides import Overrides
+from foreshock.quiet_disk import QuietDisk
+from foreshock.ranks.agreement import Ranks
+from foreshock.recipes import Cadence, Recipe
+from foreshock.replicated import RANDOM_PARTS, ModuleOfRanks, PerRankPart, plain_module
+from foreshock.run_state import RunState
+from foreshock.snapshots.parts import GlobalRandomPart, Part, part_for
+from foreshock.state_edits import make_edit
+from foreshock.stepping import Stepping
+from foreshock.update import Update, trained_parameters
+
+MicroBatches = Sequence[Sequence[int]]
+"""Raw positions of each micro-step of a step."""
+
+
+@final
+class Replay:
+    """Trains steps of a run again as they were trained, or on other data, and watches them.
+
+    One process trains the whole global batch. Steps are those of the run, bit by bit, where
+    the program, its settings, the recipe and the number of ranks are; `losses` can be
+    compared with what the run recorded. The model, the optimizer and the stream of the program
+    are used up, and the global generators are set to where the run had them.
+
+    Args:
+        program: built anew, as the run was.
+        recipe: what it was watched with.
+        run_dir: the run; it is read only.
+        records: what had been decided when the steps trained. Overrides of updates and edits
+            of the state hold again; plans are not made.
+        disk: where the run lies.
+
+    Raises:
+        StreamError: a record does not fit the data.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        recipe: Recipe,
+        run_dir: Path,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        disk: Disk,
+    ) -> None:
+        self.program = program
+        self.stream = program.stream
+        self.step = 0
+        """The last step of the state as it is."""
+        self.recent: list[tuple[int, tuple[int, ...]]] = []
+        """Step and raw positions of the steps before the snapshot, as far as it knows them."""
+        self.losses: dict[int, float] = {}
+        """Of the steps trained here, by step; of one trained twice the later."""
+        self.overrides = Overrides()
+        self.stream.rules = ()  # what they refused is in the records
+        for record in records:
+            self.overrides.add_record(record)
+            self.stream.apply(record)
+        parameters = trained_parameters(plain_module(program.model), program.optimizer)
+        update = Update(
+            program.optimizer,
+            parameters,
+            scaler=program.scaler,
+            clip=program.clip,
+            model=plain_module(program.model),
+        )
+        self._site = site_of(
+            program.model,
+            program.optimizer,
+            parameters,
+            scaler=program.scaler,
+            clip=program.clip,
+            terms=program.terms,
+            per_sample=program.per_sample,
+        )
+        self._observation = Observation(recipe.signals, self._site, lag_steps=0)
+        self.series = self._observation.series
+        self._monitor = recipe.monitor(
+            self.series,
+            self._observation.update_series,
+            {"has_scaler": program.scaler is not None, "precision": program.precision},
+            self._observation.intervals,
+        )
+        self._stepping = Stepping(
+            update,
+            self._observation,
+            scheduler=program.scheduler,
+            accumulate=program.accumulate,
+            terms=program.terms,
+        )
+        self._state = RunState(
+            _parts(program),
+            disk=QuietDisk(disk),
+            folder=run_dir / "snapshots",
+            cadence=Cadence(memory_keep=1, asynchronous=False),
+        )
+        self._kept: SnapshotRef | None = None
+
+    def go_to(self, snapshot_id: str) -> None:
+        """Take the state of a durable snapshot of the run.
+
+        Raises:
+            SnapshotError: it is not there, is damaged, or is that of another program.
+        """
+        restored = self._restore(snapshot_id)
+        self.recent = [
+            (int(step), tuple(int(one) for one in positions))
+            for step, positions in restored["recent"]
+        ]
+
+    def keep(self) -> None:
+        """Remember the state as it is, for `back`; it takes the place of one kept before."""
+        self._kept = self._state.take(
+            step=self.step,
+            attempt=0,
+            position=self.stream.position,
+            health=Health(),
+            watching={
+                "monitor": self._monitor.to_tree(),
+                "signals": self._observation.state_dict(),
+                "recent": [],
+            },
+        )
+
+    def back(self) -> None:
+        """Return to the state that was kept, bit by bit.
+
+        Raises:
+            SnapshotError: there is none.
+        """
+        if self._kept is None:
+            raise SnapshotError("no state was kept to go back to")
+        self._restore(self._kept.id)
+
+    def draw(self) -> MicroBatches | None:
+        """The positions of the step that is next in the stream; None if too little is left."""
+        drawn: list[tuple[int, ...]] = []
+        for _ in range(self.program.accumulate):
+            try:
+                drawn.append(self.stream.next_batch().positions)
+            except StopIteration:
+                return None
+        return drawn
+
+    def train(self, batches: MicroBatches) -> list[Alarm]:
+        """Train the next step on samples at these positions; return the alarms it raises.
+
+        Advisory ones are left out.
+
+        Raises:
+            ProgramError: the program's loss raises.
+            StreamError: a dataset failed.
+        """
+        step = self.step + 1
+        for edit in self.overrides.edits(step).values():
+            make_edit(self._site, edit)
+        self.program.model.train()
+        for positions in batches:
+            loss = self._loss(step, self.stream.data_at(positions))
+            terms, samples = {}, None
+            if isinstance(loss, Loss):
+                terms, samples, loss = loss.terms, loss.per_sample, loss.total
+            self._stepping.add(loss, terms, step, samples)
+        over = self.overrides
+        self._stepping.finish(step, over.gate_limit(step), over.lr_factor(step), over.tuning(step))
+        self.step = step
+        return [alarm for alarm in self._read() if alarm in self._monitor.episode]
+
+    def loss_at(self, position: int) -> float:
+        """The loss of one sample in the state as it is, nothing trained.
+
+        Raises:
+            ProgramError: the program's loss raises.
+            StreamError: the dataset failed.
+        """
+        model = self.program.model
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                loss = self._loss(self.step + 1, self.stream.data_at([position]))
+        finally:
+            model.train(was_training)
+            self._observation.drop_step()
+        return float(loss.total if isinstance(loss, Loss) else loss)
+
+    def close(self) -> None:
+        """Take the signals off the model."""
+        self._observation.detach()
+
+    def _loss(self, step: int, data: Any) -> Any:
+        try:
+            return self.program.loss(self.program.model, data)
+        except Exception as error:
+            raise ProgramError(
+                f"replay of step {step}: the program's loss raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _read(self) -> list[Alarm]:
+        found: list[Alarm] = []
+        name = series_name(LOSS.name)
+        for row in self._observation.read(drain=True):
+            found += self._monitor.observe(0, row.step, row.committed, row.values)
+            if name in self.series:
+                self.losses[row.step] = float(row.values[self.series.index(name)])
+        return found
+
+    def _restore(self, snapshot_id: str) -> Any:
+        restored = self._state.restore([], snapshot_id=snapshot_id, only=True)
+        self._observation.forget(restored.ref.step)
+        self._observation.load_state_dict(restored.watching["signals"])
+        self._monitor.load_tree(restored.watching["monitor"])
+        self._stepping.forget()
+        self.program.optimizer.zero_grad(set_to_none=True)
+        self.step = restored.ref.step
+        return restored.watching
+
+
+def _parts(program: Program) -> dict[str, Part]:
+    """What a snapshot of the program's run holds, by the names that a Guard gives."""
+    ranks = Ranks()
+    things = {
+        "optimizer": program.optimizer,
+        "scheduler": program.scheduler,
+        "scaler": program.scaler,
+        "stream": program.stream,
+    }
+    model = plain_module(program.model)
+    found: dict[str, Part] = {
+        "random": PerRankPart("random", GlobalRandomPart(), ranks),
+        "model": ModuleOfRanks(part_for("model", model), program.model),
+        **{name: part_for(name, one) for name, one in things.items() if one is not None},
+    }
+    for name, thing in program.track.items():
+        part = part_for(name, thing)
+        own = isinstance(part, RANDOM_PARTS)
+        found[f"tracked.{name}"] = PerRankPart(name, part, ranks) if own else part
+    return found

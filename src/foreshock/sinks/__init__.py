@@ -1,0 +1,1 @@
+"""Where what is decided goes: one file, one destination."""

@@ -1,0 +1,144 @@
+"""The durable snapshots of a run: written one at a time, dropped, and known to be damaged."""
+
+import dataclasses
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from foreshock.core.retention import Retention, Stored, retain
+from foreshock.core.snapshot import SnapshotRef
+from foreshock.durable import Disk, RealDisk
+from foreshock.snapshots.codec import digest
+from foreshock.snapshots.disk import DiskStore
+from foreshock.snapshots.labels import Objection
+from foreshock.snapshots.memory import Held
+from foreshock.snapshots.writer import Writer, Written
+
+_CONCURRENT_DISKS: tuple[type, ...] = (RealDisk,)
+"""Disks that a thread may write to while another does."""
+_SPARE_BYTES = 1 << 16
+"""For the manifest, before one was written."""
+
+
+class Shelf:
+    """What a run keeps on disk.
+
+    Args:
+        disk: what everything is written through.
+        folder: the `snapshots` folder.
+        retention: what is kept.
+        asynchronous: whether a write goes on while the training does; only where the disk
+            may be used by two threads, and the store is this process's alone.
+    """
+
+    def __init__(
+        self, disk: Disk, folder: Path, retention: Retention, *, asynchronous: bool
+    ) -> None:
+        self.store: Any = DiskStore(disk, folder)
+        """A `DiskStore`, or what ranks have in its place: `write`, `stored`, `read`,
+        `remove_all` and `free_bytes`."""
+        self._retention = retention
+        self.bad: set[str] = set()
+        """Known to be damaged: they are not read again."""
+        self.dropped: set[str] = set()
+        """To be removed, or removed: they count as gone."""
+        self._asynchronous = asynchronous and isinstance(disk, _CONCURRENT_DISKS)
+        self._writer: Writer | None = None
+        self._held: Held | None = None
+        self._written_bytes = 0
+
+    @property
+    def writing(self) -> Held | None:
+        """The snapshot that is being written, or whose write was not collected."""
+        return self._held
+
+    def write(self, held: Held) -> None:
+        """Begin to make a snapshot durable; `collect` says what came of it.
+
+        Its memory is locked until then.
+
+        Raises:
+            RuntimeError: another is being written.
+        """
+        if self._writer is None:
+            alone = isinstance(self.store, DiskStore)
+            self._writer = Writer(asynchronous=self._asynchronous and alone)
+        held.ref = dataclasses.replace(held.ref, durable=True)
+        ref = held.ref
+        self._writer.start(ref.id, lambda: int(self.store.write(ref, _file_tree(held)) or 0))
+        self._held, held.locked = held, True
+
+    def collect(self, *, wait: bool = False) -> Written | None:
+        """What came of a write, once it is whole; None while there is nothing to tell."""
+        written = self._writer.collect(wait=wait) if self._writer is not None else None
+        if written is None or self._held is None:
+            return None
+        self._held.locked = False
+        if written.error is not None:
+            self._held.ref = dataclasses.replace(self._held.ref, durable=False)
+        self._held = None
+        if written.result:
+            self._written_bytes = written.result
+        return written
+
+    def refs(self) -> tuple[list[SnapshotRef], list[Objection]]:
+        """The labels of what is there, oldest first, and why others were passed over."""
+        stored, objections = self.stored()
+        return [one.ref for one in stored], objections
+
+    def stored(self) -> tuple[list[Stored], list[Objection]]:
+        """The same with sizes."""
+        return self.store.stored(self.bad | self.dropped)
+
+    def surplus(
+        self, alive: Callable[[SnapshotRef], bool], room_bytes: int | None = None
+    ) -> list[tuple[str, str]]:
+        """Ids of what is not to be kept, and why; see `core.retention`."""
+        fates = retain(self.stored()[0], self._retention, alive=alive, room_bytes=room_bytes)
+        return [(fate.ref.id, fate.why) for fate in fates if not fate.kept]
+
+    def drop(self, snapshot_ids: Collection[str]) -> None:
+        """Remove snapshots, after what is being written; they count as gone from now on.
+
+        Raises:
+            OSError: the disk failed, where it is not done in the background.
+        """
+        names = sorted(snapshot_ids)
+        self.dropped.update(names)
+        if not names:
+            return
+        if self._writer is not None:
+            self._writer.then(lambda: self.store.remove_all(names))
+        else:
+            self.store.remove_all(names)
+
+    def room(self, state_bytes: int) -> tuple[int, int, int] | None:
+        """Bytes that are free, that the next snapshot needs, and that all have now.
+
+        None where the disk does not say.
+
+        Args:
+            state_bytes: size of the state's tensors.
+        """
+        needed = max(self._written_bytes, state_bytes + state_bytes // 50 + _SPARE_BYTES)
+        try:
+            stored, _ = self.stored()
+            return self.store.free_bytes(), needed, sum(one.size_bytes for one in stored)
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Wait for what is being written or removed."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _file_tree(held: Held) -> dict[str, Any]:
+    """What the files of a snapshot hold."""
+    training = held.training()
+    return {
+        "training": training,
+        "watching": held.watching,
+        "labels": list(held.labels),
+        "digest": digest(training),
+    }

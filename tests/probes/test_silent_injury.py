@@ -1,0 +1,75 @@
+"""One capability is hurt while the mean loss looks recovered: it is named, and it alone."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from foreshock.verification import compare
+from tests.probes.small_runs import EVERY, LANGUAGE, SmallRun
+
+ANCHOR, NEIGHBOURS = 300, 6
+
+
+@cache
+def anchor(seed: int) -> SmallRun:
+    """A healthy run at its anchor, its last states measured; trained once a session."""
+    run = SmallRun(seed=seed)
+    run.train(ANCHOR - NEIGHBOURS * EVERY - 1, measuring=False)
+    run.train(NEIGHBOURS * EVERY + 1)
+    return run
+
+
+def worse(run: SmallRun, later: SmallRun) -> list[str]:
+    near = run.measured[:-1][-NEIGHBOURS:]
+    return [
+        one.probe for one in compare(run.measured[-1], later.measured[-1], near) if not one.passed
+    ]
+
+
+def test_a_small_model_shows_which_bytes_were_hurt() -> None:
+    run = SmallRun(seed=3, width=32, depth=1, num_items=16)
+    run.train(169, measuring=False)
+    run.train(41)
+    healthy, hurt = run.fork(), run.fork()
+    hurt.damage_language(scale=6.0)
+    for later in (healthy, hurt):
+        later.train(EVERY)
+    assert worse(run, healthy) == []
+    assert worse(run, hurt) == [LANGUAGE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_language_that_was_hurt_is_named_while_the_mean_loss_has_recovered(seed: int) -> None:
+    run = anchor(seed)
+    healthy, hurt = run.fork(), run.fork()
+    hurt.damage_language()
+    healthy.train(EVERY)
+    hurt.train(EVERY)
+    assert worse(run, healthy) == []
+    assert worse(run, hurt) == [LANGUAGE]
+    before = np.array(run.losses[-100:])
+    assert np.mean(hurt.losses[-5:]) < before.mean() + 3 * before.std()  # no loss rule would see it
+
+
+@pytest.mark.slow
+def test_two_hundred_healthy_pairs_give_no_false_verdict() -> None:
+    pairs = 0
+    for seed in (1, 2, 3):
+        run = anchor(seed).fork()
+        run.train(400)
+        states = run.measured
+        for place in range(NEIGHBOURS, len(states) - 2):
+            near = states[place - NEIGHBOURS : place]
+            for further in (1, 2):
+                compared = compare(
+                    states[place], states[place + further], near, growth=further**0.5
+                )
+                assert [one.probe for one in compared if not one.passed] == [], (
+                    seed,
+                    place,
+                    further,
+                )
+                pairs += 1
+    assert pairs >= 200
