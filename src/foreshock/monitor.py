@@ -206,9 +206,10 @@ class Monitor:
             signal, scope = split_series(name)
             if scope != GLOBAL and signal != ACTIVATION_NORM.name:
                 continue
-            values = self.timeline.values(name)[-_TREND_STEPS:]
-            if not len(values):
+            known = self.timeline.values(name)
+            if not len(known):
                 continue
+            values = known[-_TREND_STEPS:]
             value = figures[name] = float(values[-1])
             if signal == LOSS_SCALE.name and value < 1:
                 found.append(f"the loss scale is {value:g}, below 1")
@@ -224,7 +225,8 @@ class Monitor:
             if trend is not None and signal in (LOSS.name, *_GROWTH_IN_DOUBT):
                 figures[f"{name}:growth"] = trend.growth
                 figures[f"{name}:distance"] = trend.distance
-                doubts += _doubts(name, signal, trend)
+                if len(known) >= 2 * _TREND_STEPS:  # before, everything grows
+                    doubts += _doubts(name, signal, trend)
         return Health(concerns=tuple(found), doubts=tuple(doubts), figures=figures)
 
     def to_tree(self) -> dict[str, Any]:

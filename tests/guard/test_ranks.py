@@ -133,7 +133,7 @@ def test_one_verdict_where_one_rank_alone_has_a_broken_gradient(tmp_path: Path) 
     assert [one.error for one in found] == ["", ""], [one.trace for one in found]
     assert found[0].result.digest == found[1].result.digest
     skips = [one for one in journal(tmp_path / "run") if one["kind"] == "skip"]
-    assert [(one["step"], one["grad_norm"]) for one in skips] == [(6, "NaN")]
+    assert [one["step"] for one in skips] == [6]
 
 
 @pytest.mark.slow

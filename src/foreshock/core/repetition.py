@@ -1,9 +1,9 @@
 """How much of a sequence is one n-gram repeated back to back."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
-
-_ROUNDING = 1e-9
 
 MAX_PERIOD = 13
 """Longest n-gram looked at, in tokens: OLMo 2 masks runs of 1- to 13-grams."""
@@ -55,23 +55,45 @@ def repeated_share(
     return float(np.count_nonzero(np.cumsum(change[:-1])) / length) if length else 0.0
 
 
-def repeated_at_most(
-    tokens: NDArray[np.integer], *, min_repeats: int, max_period: int = MAX_PERIOD
+def repeated_shares(
+    sequences: Sequence[NDArray[np.integer]], *, min_repeats: int, max_period: int = MAX_PERIOD
 ) -> NDArray[np.float64]:
-    """Return `[B]`, what `repeated_share` of each of several sequences can be at most.
+    """Return `[B]`, the `repeated_share` of each of several sequences, in one pass over all.
 
-    A stretch of period n with r equal pairs covers r + n positions, and counts if r is at
-    least n (min_repeats - 1); so what it covers is at most r min_repeats / (min_repeats - 1).
-    Pairs are counted for all sequences at once, and most are far below any limit.
+    They are laid end to end, and no two tokens of different sequences are ever equal.
 
     Args:
-        tokens: `[B, T]` integers of any type.
+        sequences: each `[T]` integers of any type; their lengths may differ.
         min_repeats: see `repeated_share`.
         max_period: likewise.
+
+    >>> repeated_shares([np.array([3, 3, 3]), np.array([3, 3, 4])], min_repeats=3).tolist()
+    [1.0, 0.0]
     """
-    num, length = tokens.shape
-    covered = np.zeros(num)
-    for period in range(1, min(max_period, length // min_repeats) + 1):
-        pairs = np.count_nonzero(tokens[:, period:] == tokens[:, :-period], axis=1)
-        covered += np.where(pairs >= period * (min_repeats - 1), pairs, 0)
-    return covered * (min_repeats / (min_repeats - 1)) / max(length, 1) + _ROUNDING
+    lengths = np.array([len(one) for one in sequences], dtype=np.int64)
+    stops = np.cumsum(lengths)
+    total = int(lengths.sum())
+    if not total:
+        return np.zeros(len(lengths))
+    tokens = np.concatenate([one.astype(np.int64, copy=False) for one in sequences])
+    change = np.zeros(total + 1, dtype=np.int32)
+    same = np.zeros(total + 1, dtype=bool)  # as in `repeated_share`
+    ends = np.zeros(0, dtype=np.int64)
+    for period in range(1, min(max_period, int(lengths.max()) // min_repeats) + 1):
+        ends = np.concatenate([ends, stops - period])  # whose partner is in the next sequence
+        stop = total - period + 1
+        np.equal(tokens[period:], tokens[:-period], out=same[1:stop])
+        same[stop:] = False
+        same[ends + 1] = False
+        needed = period * (min_repeats - 1)
+        if np.count_nonzero(same) < needed:
+            continue
+        edges = np.flatnonzero(same[1:] != same[:-1])
+        if len(edges) % 2:
+            edges = np.append(edges, total)
+        starts, past = edges[::2], edges[1::2]
+        long = past - starts >= needed
+        change[starts[long]] += 1
+        change[past[long] + period] -= 1
+    covered = np.concatenate([[0], np.cumsum(np.cumsum(change[:-1]) > 0)])
+    return (covered[stops] - covered[stops - lengths]) / np.maximum(lengths, 1)

@@ -27,6 +27,8 @@ class AllMasked(Rule):
     >>> rule.judge_batch([cut, cut._replace(labels=np.array([-100, 7]))])
     ['none of its 2 labels is to be predicted', None]
 
+    Cost: 1 µs for 1024 labels (`benchmarks/data_rules.py`).
+
     Reference: -100 is `ignore_index` of torch.nn.functional.cross_entropy.
     """
 
@@ -49,6 +51,8 @@ class AllMasked(Rule):
         return [self._why(one.labels) for one in samples]
 
     def _why(self, labels: Tokens | None) -> str | None:
-        if labels is None or np.any(labels != self.ignore_index):
+        if labels is None or (len(labels) and labels[-1] != self.ignore_index):
+            return None  # most have something to predict at their end
+        if np.any(labels != self.ignore_index):
             return None
         return f"none of its {len(labels)} labels is to be predicted"

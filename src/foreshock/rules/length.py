@@ -35,6 +35,7 @@ class Length(Rule):
     'length 4 > 3'
 
     No source for 2: our choice, because a next-token loss over one token has no term.
+    Cost: 0.6 µs for 1024 tokens (`benchmarks/data_rules.py`).
     """
 
     name: ClassVar[str] = "length"

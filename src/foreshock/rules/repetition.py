@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 import numpy as np
 
 from foreshock.core.errors import ConfigError
-from foreshock.core.repetition import MAX_PERIOD, repeated_at_most, repeated_share
+from foreshock.core.repetition import MAX_PERIOD, repeated_share, repeated_shares
 from foreshock.core.rule import Rule, Sample, Tokens, learned_share
 
 _USUAL: Final = 0.9
@@ -22,9 +22,9 @@ class Repetition(Rule):
 
     Args:
         max_share: limit in [0, 1); None is 0.9, or more where a stream's first
-            samples lie higher (see `core.rule.learned_share`). Raised, more repetition trains; lowered,
-            code goes first: on 128-byte windows banners and indentation alone reach 0.5 in 2.4 %
-            of Python and 15 % of indented JSON.
+            samples lie higher (see `core.rule.learned_share`). Raised, more repetition trains;
+            lowered, code goes first: on 128-byte windows banners and indentation alone reach 0.5
+            in 2.4 % of Python and 15 % of indented JSON.
         min_repeats: copies in a row, at least 2. Raised, shorter samples escape: an n-gram
             of n tokens is seen only in samples of n * min_repeats tokens or more.
         max_period: longest n-gram, in tokens.
@@ -52,7 +52,8 @@ class Repetition(Rule):
     0.008 % of help texts in 36 languages and none of Markdown and JSON (banners and
     rules, all of them), and at most 0.013 % of each on 256 bytes and none on 512 and 1024.
     Known limit: C headers with wide comment boxes lose 0.66 % at 128 bytes, 0.15 % at 256.
-    Cost: about 50 µs for 128 tokens, 150 µs for 1024 (one core, busy machine).
+    Cost, in a batch of 16 on one core (`benchmarks/data_rules.py`): about 40 µs for 1024 tokens,
+    30 µs for 128; alone three to six times that.
     """
 
     name: ClassVar[str] = "repetition"
@@ -76,36 +77,31 @@ class Repetition(Rule):
 
     def judge(self, tokens: Tokens | None, text: str | None) -> str | None:
         counted = self._counted(tokens, text)
-        return None if counted is None else self._why(self._share(counted))
+        if counted is None:
+            return None
+        share = repeated_share(counted, min_repeats=self.min_repeats, max_period=self.max_period)
+        return self._why(share)
 
     def judge_batch(self, samples: Sequence[Sample]) -> list[str | None]:
         found: list[str | None] = [None] * len(samples)
-        for place, share in self._high_shares(samples, self._limit).items():
+        for place, share in self._shares(samples).items():
             found[place] = self._why(share)
         return found
 
     def learned(self, samples: Sequence[Sample]) -> Self:
         if self.max_share is not None:
             return self
-        high = self._high_shares(samples, 0.0)
-        counted = [n for n, one in enumerate(samples) if self._counted(*one[:2]) is not None]
-        shares = [high.get(place, 0.0) for place in counted]
+        shares = list(self._shares(samples).values())
         return replace(self, max_share=learned_share(shares, _USUAL))
 
-    @property
-    def _limit(self) -> float:
-        return _USUAL if self.max_share is None else self.max_share
-
     def _why(self, share: float) -> str | None:
-        if share <= self._limit:
+        limit = _USUAL if self.max_share is None else self.max_share
+        if share <= limit:
             return None
         return (
             f"repeated 1- to {self.max_period}-grams (>= {self.min_repeats} copies) "
-            f"cover {share:.3g} > {self._limit:g}"
+            f"cover {share:.3g} > {limit:g}"
         )
-
-    def _share(self, tokens: Tokens) -> float:
-        return repeated_share(tokens, min_repeats=self.min_repeats, max_period=self.max_period)
 
     def _counted(self, tokens: Tokens | None, text: str | None) -> Tokens | None:
         """What is looked at of a sample; None if it is too short, or there is nothing."""
@@ -117,23 +113,11 @@ class Repetition(Rule):
             tokens = tokens[tokens != self.pad_id]
         return tokens if len(tokens) >= self.min_length else None
 
-    def _high_shares(self, samples: Sequence[Sample], least: float) -> dict[int, float]:
-        """The shares above `least`, by place; others are not computed where it is plain."""
-        by_length: dict[int, list[tuple[int, Tokens]]] = {}
-        for place, one in enumerate(samples):
-            counted = self._counted(one.tokens, one.text)
-            if counted is not None:
-                by_length.setdefault(len(counted), []).append((place, counted))
-        found: dict[int, float] = {}
-        for same in by_length.values():
-            if len(same) > 1:
-                most = repeated_at_most(
-                    np.stack([counted for _, counted in same]),
-                    min_repeats=self.min_repeats,
-                    max_period=self.max_period,
-                )
-                same = [one for one, bound in zip(same, most, strict=True) if bound > least]  # noqa: PLW2901
-            for place, counted in same:
-                if (share := self._share(counted)) > least:
-                    found[place] = share
-        return found
+    def _shares(self, samples: Sequence[Sample]) -> dict[int, float]:
+        """By place, of the samples that are long enough."""
+        counted = [(n, self._counted(one.tokens, one.text)) for n, one in enumerate(samples)]
+        known = [(place, one) for place, one in counted if one is not None]
+        shares = repeated_shares(
+            [one for _, one in known], min_repeats=self.min_repeats, max_period=self.max_period
+        )
+        return dict(zip([place for place, _ in known], shares.tolist(), strict=True))
