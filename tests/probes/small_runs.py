@@ -32,6 +32,7 @@ class SmallRun:
     batch_size: int = 16
     num_items: int = 32
     lr: float = 2e-3
+    settles_at: int | None = None  # from this step on a fifth of the rate
     steps: int = 0
     measured: list[dict[str, list[float]]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -55,6 +56,8 @@ class SmallRun:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             warm = min(1.0, self.steps / 30)
+            if self.settles_at is not None and self.steps >= self.settles_at:
+                warm = 0.2
             for group in self.optimizer.param_groups:
                 group["lr"] = self.lr * warm
             self.optimizer.step()

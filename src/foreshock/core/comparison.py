@@ -21,9 +21,9 @@ FAMILY_ERROR: Final = 0.001
 """Probability that a healthy pair is called worse, over all its capabilities."""
 PRIOR_NEIGHBOURS: Final = 6
 """Movements that the prior on their spread is worth. Our choice: six real ones weigh as much."""
-TAIL_FREEDOM: Final = 4
+TAIL_FREEDOM: Final = 5
 """Degrees of freedom of the t whose quantile bounds a movement. Our choice: movements as
-heavy-tailed as that stay within the family's error; a normal's bound would be a third of it."""
+heavy-tailed as t of 4 stayed within the family's error; a normal's bound is under half of it."""
 PRIOR_RATIO: Final = 0.5
 """The prior: movement of the mean, as a share of the spread of the items' movements. Our
 choice: on a small GPT it was 0.2 to 0.5 of it (docs/verify.md)."""
@@ -87,13 +87,13 @@ def compare(
     one of Student's t, which skew deceives, and the studentised bootstrap, which is coarse; with
     fewer than 8 items it is Student's t alone. A capability of one item has no interval.
 
-    The movement is a quantile of t with 4 degrees of freedom, since movements are heavy-tailed,
+    The movement is a quantile of t with 5 degrees of freedom, since movements are heavy-tailed,
     times the deviation of the movements of the mean from one neighbour to the next (and from the
     last to `before`), about their mean where that falls: getting better is no noise. A few
     neighbours may lie close together by chance: their deviation is weighed with a prior worth 6
     of them, which says half the spread of the items' movements, unless theirs is the larger;
     where it is above the whole spread, they alone count, with as many degrees of freedom as they
-    give, 4 at most. Without neighbours the movement is not known and taken as none: any
+    give, 5 at most. Without neighbours the movement is not known and taken as none: any
     difference beyond the interval is then called worse.
 
     Args:

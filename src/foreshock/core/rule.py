@@ -87,10 +87,11 @@ def learned_share(shares: Sequence[float], usual: float) -> float:
     """The limit of a share, from what the shares of a stream's first samples are.
 
     limit = max(usual, q + (q - m)), at most 0.999 (what is damaged throughout never passes), q
-    being the 0.95 quantile and m the median: as far again above the bulk as the bulk is wide. It is never below what a rule documents,
-    so that learning cannot reject more clean text than was measured; it rises where this stream
-    is of another kind, such as indented code or tables. Up to 5 % of bad samples among the
-    first do not move it. Fewer than 64 samples: `usual`.
+    being the 0.95 quantile and m the median: as far again above the bulk as the bulk is wide.
+    It is never below what a rule documents, so that learning cannot reject more clean text than
+    was measured; it rises where this stream is of another kind, such as indented code or
+    tables. Up to 5 % of bad samples among the first do not move it. Fewer than 64 samples:
+    `usual`.
 
     >>> learned_share([0.0] * 90 + [0.9] * 2, usual=0.1)
     0.1
