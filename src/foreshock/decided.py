@@ -37,6 +37,7 @@ ACTED_ON: Final = frozenset(
         "snapshot_due",
         "snapshots_dropped",
         "state_edited",
+        "strengthen_data",
         "verification",
         "weights_perturbed",
     }
