@@ -49,6 +49,7 @@ from foreshock.replicated import (
     plain_module,
 )
 from foreshock.run_state import RunState
+from foreshock.snapshots.disk import DiskStore
 from foreshock.snapshots.parts import GlobalRandomPart, Part, part_for
 from foreshock.stepping import Stepping
 from foreshock.supervision import Supervisor
@@ -76,7 +77,6 @@ class Given:
     facts: Mapping[str, Any]
     name: str
     resume: bool | None
-    from_snapshot: str | None
     tell: Tell
     disk: Disk
     clock: Callable[[], float]
@@ -152,15 +152,13 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
         given.name, loop.parts, accumulate=given.accumulate, lag_steps=recipe.lag_steps
     )
     journal = _journal(given, ranks, identity, undo, resume=resumes)
-    cadence, clock = recipe.cadence, given.clock
+    folder, cadence, clock = given.run_dir / "snapshots", recipe.cadence, given.clock
+    store: FirstRankStore | None = None
     if ranks.size > 1:  # a write in a thread would end at other steps on other ranks
         cadence = dataclasses.replace(cadence, asynchronous=False)
         clock = partial(ranks.from_first, "the clock", given.clock)
-    state = RunState(loop.rewound, disk=disk, folder=given.run_dir / "snapshots", cadence=cadence)
-    if ranks.size > 1:
-        update: Any = loop.update
-        update.total_norm = one_norm(loop.update.total_norm)
-        state.shelf.store = FirstRankStore(state.shelf.store, cadence.retention, ranks)
+        store = FirstRankStore(DiskStore(disk, folder), ranks)
+    state = RunState(loop.rewound, disk=disk, folder=folder, cadence=cadence, store=store)
     monitor = recipe.monitor(
         observation.series,
         observation.update_series,
@@ -273,6 +271,7 @@ def _loop(given: Given, ranks: Ranks, *, resume: bool) -> _Loop:
         clip=given.clip,
         model=model,
         gated=not given.recipe.advise,
+        agree=one_norm if ranks.size > 1 else None,
     )
     capabilities = capabilities_of(update, feed.stream)
     why = feed.why_not_rewindable

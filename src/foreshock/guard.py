@@ -126,7 +126,6 @@ class Guard:
             facts=facts or {},
             name=name,
             resume=resume,
-            from_snapshot=from_snapshot,
             tell=tell,
             disk=disk if disk is not None else RealDisk(),
             clock=clock,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from foreshock.core.errors import ConfigError, SnapshotError
 from foreshock.core.probe import Probe
 from foreshock.core.reading import from_json_number, json_number
-from foreshock.core.retention import Retention, Stored
+from foreshock.core.retention import Stored
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.data.stream import Stream
 from foreshock.ranks.agreement import Ranks
@@ -72,21 +72,17 @@ def check_stream(stream: Any, model: torch.nn.Module, ranks: Ranks) -> None:
         )
 
 
-def one_norm(norm: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Any]:
+def one_norm(own: torch.Tensor) -> torch.Tensor:
     """Make a gradient norm `[]` the same on every rank: the largest of any, NaN where one is.
 
     So that there is one verdict: after a reduction ranks have the same gradient, but one with
     a damaged memory has not, and would skip alone. One collective of two numbers a step.
     """
 
-    def joined(norms: torch.Tensor) -> torch.Tensor:
-        own = norm(norms)
-        broken = torch.isnan(own)
-        both = torch.stack([torch.where(broken, torch.inf, own), broken.to(own.dtype)])
-        dist.all_reduce(both, op=dist.ReduceOp.MAX)
-        return torch.where(both[1] > 0, torch.nan, both[0])
-
-    return joined
+    broken = torch.isnan(own)
+    both = torch.stack([torch.where(broken, torch.inf, own), broken.to(own.dtype)])
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    return torch.where(both[1] > 0, torch.nan, both[0])
 
 
 class AgreedProbe(Probe):
@@ -210,23 +206,20 @@ def _seed_global(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-class FirstRankStore(DiskStore):
+class FirstRankStore:
     """Durable snapshots of replicas: the first rank writes, all read, and all know the same.
 
     What the first rank finds in the folder is what there is, also where a network file system
-    shows another rank something older; from then on each rank keeps count for itself. A
-    `DiskStore` by its face, so that a run on several ranks keeps its snapshots as one on one
-    rank does. Every method but `stored`, `refs` and `surplus` is collective.
+    shows another rank something older; from then on each rank keeps count for itself. Every
+    method but `stored` is collective.
 
     Args:
         store: the snapshots as this rank sees them.
-        retention: what is kept.
         ranks: all of them.
     """
 
-    def __init__(self, store: DiskStore, retention: Retention, ranks: Ranks) -> None:
+    def __init__(self, store: DiskStore, ranks: Ranks) -> None:
         self._store = store
-        self._retention = retention
         self._ranks = ranks
 
         def look() -> Any:
@@ -289,10 +282,6 @@ class FirstRankStore(DiskStore):
         self._ranks.from_first(
             "removing snapshots", lambda: self._store.remove_all(list(snapshot_ids))
         )
-
-    def remove(self, snapshot_id: str) -> None:
-        """Remove one snapshot."""
-        self.remove_all([snapshot_id])
 
     def free_bytes(self) -> int:
         """Bytes that the first rank's disk has room for."""

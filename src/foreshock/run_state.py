@@ -15,7 +15,7 @@ from foreshock.snapshots.codec import DAMAGE, digest
 from foreshock.snapshots.labels import DamagedError, Objection
 from foreshock.snapshots.memory import MemoryRing
 from foreshock.snapshots.parts import Part, clone_tree
-from foreshock.snapshots.shelf import Shelf
+from foreshock.snapshots.shelf import Shelf, Store
 from foreshock.snapshots.writer import Written
 
 
@@ -51,14 +51,23 @@ class RunState:
         disk: what durable snapshots are written through.
         folder: where.
         cadence: how many are kept, and whether they are written in the background.
+        store: see `Shelf`.
     """
 
     def __init__(
-        self, parts: dict[str, Part], *, disk: Disk, folder: Path, cadence: Cadence
+        self,
+        parts: dict[str, Part],
+        *,
+        disk: Disk,
+        folder: Path,
+        cadence: Cadence,
+        store: Store | None = None,
     ) -> None:
         self._parts = parts
         self._memory = MemoryRing(cadence.memory_keep)
-        self.shelf = Shelf(disk, folder, cadence.retention, asynchronous=cadence.asynchronous)
+        self.shelf = Shelf(
+            disk, folder, cadence.retention, asynchronous=cadence.asynchronous, store=store
+        )
         """The durable snapshots."""
         self._labels: list[SnapshotRef] = []
         self._num_labels = cadence.memory_keep

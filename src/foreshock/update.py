@@ -1,5 +1,6 @@
 """The gate and the update: decided on the device, exact whether made or skipped."""
 
+from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
@@ -33,6 +34,7 @@ class Update:
         clip: largest gradient norm, or None.
         model: where embeddings are looked for; None if their gradients are never shrunk.
         gated: False commits every update, as a loop by hand does, unless a scaler skips it.
+        agree: makes the norm of all gradients `[]` the same on every rank; None for one.
 
     Raises:
         ConfigError: the optimizer needs a closure, or the clip is not above 0.
@@ -47,6 +49,7 @@ class Update:
         clip: float | None = None,
         model: torch.nn.Module | None = None,
         gated: bool = True,
+        agree: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError(
@@ -64,6 +67,7 @@ class Update:
         self._over_ranks = _OverRanks.of(self._parameters)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._clip = clip
+        self._agree = agree
         self._gated = gated or self._scaler is not None
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and all(
             group.get("fused") for group in optimizer.param_groups
@@ -123,8 +127,10 @@ class Update:
     def total_norm(self, norms: torch.Tensor) -> torch.Tensor:
         """The second of `gradient_sizes`, `[]`, from the norms of the first."""
         if self._over_ranks is not None:
-            return self._over_ranks.total(norms).to(torch.float32)
-        return torch.linalg.vector_norm(norms).to(torch.float32)
+            total = self._over_ranks.total(norms).to(torch.float32)
+        else:
+            total = torch.linalg.vector_norm(norms).to(torch.float32)
+        return total if self._agree is None else self._agree(total)
 
     def shrink_embeddings(
         self, grad_norm: torch.Tensor, norms: torch.Tensor, tuning: Tuning

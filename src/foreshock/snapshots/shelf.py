@@ -1,9 +1,9 @@
 """The durable snapshots of a run: written one at a time, dropped, and known to be damaged."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from foreshock.core.retention import Retention, Stored, retain
 from foreshock.core.snapshot import SnapshotRef
@@ -20,6 +20,20 @@ _SPARE_BYTES = 1 << 16
 """For the manifest, before one was written."""
 
 
+class Store(Protocol):
+    """Where durable snapshots are: a `DiskStore`, or what ranks have in its place."""
+
+    def write(self, ref: SnapshotRef, tree: Any) -> int: ...
+
+    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]: ...
+
+    def read(self, snapshot_id: str) -> Any: ...
+
+    def remove_all(self, snapshot_ids: Sequence[str]) -> None: ...
+
+    def free_bytes(self) -> int: ...
+
+
 class Shelf:
     """What a run keeps on disk.
 
@@ -28,15 +42,21 @@ class Shelf:
         folder: the `snapshots` folder.
         retention: what is kept.
         asynchronous: whether a write goes on while the training does; only where the disk
-            may be used by two threads, and the store is this process's alone.
+            may be used by two threads. Not with a store that ranks share.
+        store: where they are; by default a `DiskStore` in `folder`.
     """
 
     def __init__(
-        self, disk: Disk, folder: Path, retention: Retention, *, asynchronous: bool
+        self,
+        disk: Disk,
+        folder: Path,
+        retention: Retention,
+        *,
+        asynchronous: bool,
+        store: Store | None = None,
     ) -> None:
-        self.store: Any = DiskStore(disk, folder)
-        """A `DiskStore`, or what ranks have in its place: `write`, `stored`, `read`,
-        `remove_all` and `free_bytes`."""
+        self.store: Store = DiskStore(disk, folder) if store is None else store
+        """Where they are."""
         self._retention = retention
         self.bad: set[str] = set()
         """Known to be damaged: they are not read again."""
@@ -61,8 +81,7 @@ class Shelf:
             RuntimeError: another is being written.
         """
         if self._writer is None:
-            alone = isinstance(self.store, DiskStore)
-            self._writer = Writer(asynchronous=self._asynchronous and alone)
+            self._writer = Writer(asynchronous=self._asynchronous)
         held.ref = dataclasses.replace(held.ref, durable=True)
         ref = held.ref
         self._writer.start(ref.id, lambda: int(self.store.write(ref, _file_tree(held)) or 0))
