@@ -20,6 +20,7 @@ from foreshock.durable import Disk, RealDisk
 from foreshock.journal import Journal, RunView
 from foreshock.minimal import BUDGET, minimize
 from foreshock.recipes import Recipe, load
+from foreshock.run_view import position_after
 
 _NICENESS = 19
 
@@ -121,13 +122,5 @@ def _child(
 
 def _end(view: RunView) -> tuple[int, int]:
     """The last step of a run and its watermark, by the last attempt that trained."""
-    decided = watermark_in(view.records)
-    for attempt in reversed(view.attempts()):
-        try:
-            provenance = view.provenance(attempt)
-        except FileNotFoundError:
-            continue
-        if provenance:
-            last = max(max(places, default=-1) for places in provenance.values()) + 1
-            return max(provenance), max(last, decided)
-    return 0, decided
+    provenance = view.last_trained()
+    return max(provenance, default=0), max(position_after(provenance), watermark_in(view.records))

@@ -142,22 +142,19 @@ class Recovery:
                 raise ConfigError(f"there is no snapshot {from_snapshot!r:.80}: the run has none")
             return
         record = self._supervisor.book.unfinished_plan
-        if from_snapshot is not None:
-            if record is not None:
-                raise ConfigError(
-                    f"the run was stopped while it carried out plan {record.id} "
-                    f"({record.plan.why}); resume it without from_snapshot first"
-                )
-            restored = self._attempts.go_back_to(from_snapshot)
-            self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
-            self._supervisor.monitor.resumed()
-            return
+        if from_snapshot is not None and record is not None:
+            raise ConfigError(
+                f"the run was stopped while it carried out plan {record.id} "
+                f"({record.plan.why}); resume it without from_snapshot first"
+            )
         waiting = () if record is None else record.plan.actions[record.done :]
         goes_back = record is not None and record.plan.target_step is not None
         if goes_back and any(call.name == "rollback" for call in waiting):
             self.carry_out_plan()
         else:
-            restored = self._attempts.go_back()
+            attempts = self._attempts
+            named = from_snapshot is not None
+            restored = attempts.go_back_to(from_snapshot) if named else attempts.go_back()
             self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
         self._supervisor.monitor.resumed()
 

@@ -60,6 +60,22 @@ class RunView:
         """See `read_provenance`; FileNotFoundError if the attempt has none."""
         return read_provenance(self.disk, data_path(self.run_dir, attempt))
 
+    def last_trained(self) -> Mapping[int, list[int]]:
+        """The provenance of the last attempt that has trained; empty if none has."""
+        for attempt in reversed(self.attempts()):
+            try:
+                provenance = self.provenance(attempt)
+            except FileNotFoundError:
+                continue
+            if provenance:
+                return provenance
+        return {}
+
+
+def position_after(provenance: Mapping[int, list[int]]) -> int:
+    """The raw position after the highest that trained; 0 if nothing has."""
+    return max((max(places, default=-1) for places in provenance.values()), default=-1) + 1
+
 
 def read_provenance(disk: Disk, path: Path) -> Provenance:
     """Step to stream positions of one attempt, up to the first record that is not whole.

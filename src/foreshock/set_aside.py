@@ -66,7 +66,6 @@ class SetAside:
             if record["kind"] == "plan" and record["incident"] == self.incident.id
         )
         self.before = view.records[:first]
-        self.plan_step = int(view.records[first]["step"])
         alarms = [Alarm.from_json(one) for one in view.records[first]["alarms"]]
         self.alarmed = {(one.detector, one.series) for one in alarms}
 

@@ -124,11 +124,6 @@ def _closed(record: Mapping[str, Any]) -> None:
     _whole(record["judged_step"])
 
 
-def _lr(record: Mapping[str, Any]) -> None:
-    from_json_text(record["key"])
-    _rate(record)
-
-
 def _due(record: Mapping[str, Any]) -> None:
     _whole(record["at_step"])
 
@@ -189,7 +184,6 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     "gate_limited": _gate,
     "halted": _note,
     "incident_closed": _closed,
-    "lr_scaled": _lr,
     "measure_due": _due,
     "measured_before": _measured,
     "plan": _plan,

@@ -8,7 +8,7 @@ import pytest
 
 from foreshock.core.errors import SnapshotError
 from foreshock.recipes import Cadence
-from foreshock.snapshots.disk import _canonical, _hash
+from foreshock.snapshots.labels import blake2b, canonical
 from tests.guard.programs import guarded, make, recipe, run
 
 RECIPE = recipe(cadence=Cadence(memory_steps=5, memory_keep=2, disk_steps=10, disk_keep=3))
@@ -26,18 +26,18 @@ def relabel(path):
     """A sound manifest that is another snapshot's."""
     body = json.loads(path.read_text())["body"]
     body["snapshot"]["id"] = "../../elsewhere"
-    path.write_text(_canonical({"blake2b": _hash(_canonical(body).encode()), "body": body}))
+    path.write_text(canonical({"blake2b": blake2b([canonical(body).encode()]), "body": body}))
 
 
 def hollow(path):
     """A sound manifest with nothing in it."""
     body = {"format": 1}
-    path.write_text(_canonical({"blake2b": _hash(_canonical(body).encode()), "body": body}))
+    path.write_text(canonical({"blake2b": blake2b([canonical(body).encode()]), "body": body}))
 
 
 def from_the_future(path):
     body = json.loads(path.read_text())["body"] | {"format": 2}
-    path.write_text(_canonical({"blake2b": _hash(_canonical(body).encode()), "body": body}))
+    path.write_text(canonical({"blake2b": blake2b([canonical(body).encode()]), "body": body}))
 
 
 DAMAGES = {

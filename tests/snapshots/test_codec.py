@@ -17,7 +17,8 @@ from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import Health, SnapshotRef
 from foreshock.durable import RealDisk
 from foreshock.snapshots.codec import decode, digest, encode, tensor_bytes
-from foreshock.snapshots.disk import DiskStore, _canonical, _hash
+from foreshock.snapshots.disk import DiskStore
+from foreshock.snapshots.labels import blake2b, canonical
 
 DTYPES = [
     torch.float32,
@@ -313,7 +314,7 @@ def test_no_manifest_raises_anything_else(tmp_path_factory, value, field):
     body = json.loads(path.read_text())["body"]
     body = value if field is None else body | {field: value}
     try:
-        text = _canonical({"blake2b": _hash(_canonical(body).encode()), "body": body})
+        text = canonical({"blake2b": blake2b([canonical(body).encode()]), "body": body})
     except ValueError:
         return
     path.write_text(text)
@@ -346,8 +347,8 @@ def test_a_forged_tensor_file_with_a_fitting_digest(tmp_path):
     for data in (b"", b"\xff" * 8, len(header).to_bytes(8, "little") + header + b"\0" * 8):
         (folder / "tensors.safetensors").write_bytes(data)
         body = json.loads((folder / "manifest.json").read_text())["body"]
-        body["files"]["tensors.safetensors"] = {"size_bytes": len(data), "blake2b": _hash(data)}
-        text = _canonical({"blake2b": _hash(_canonical(body).encode()), "body": body})
+        body["files"]["tensors.safetensors"] = {"size_bytes": len(data), "blake2b": blake2b([data])}
+        text = canonical({"blake2b": blake2b([canonical(body).encode()]), "body": body})
         (folder / "manifest.json").write_text(text)
         with pytest.raises(SnapshotError, match=r"tensors\.safetensors"):
             store.read(ref_of().id)

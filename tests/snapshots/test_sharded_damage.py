@@ -20,9 +20,10 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan
 from foreshock.core.errors import SnapshotError
 from foreshock.durable import REAL_DISK
 from foreshock.snapshots import sharded_writer
+from foreshock.snapshots.labels import blake2b
 from foreshock.snapshots.sharded_manifest import Chunk, gap_or_overlap
 from foreshock.snapshots.sharded_reader import ShardedLoadPlanner
-from foreshock.snapshots.sharded_sealed import blake2b, seal, unseal
+from foreshock.snapshots.sharded_sealed import seal, unseal
 from foreshock.snapshots.sharded_state import Described, state_digest
 from foreshock.snapshots.sharded_store import ShardedStore
 from foreshock.snapshots.sharded_writer import ShardedSavePlanner

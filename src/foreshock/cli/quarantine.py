@@ -3,6 +3,7 @@
 import json as json_format
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -132,7 +133,8 @@ def reflow(
     from foreshock.data.requests import REFLOW, Request, watch_steps_for  # noqa: PLC0415
 
     view, _ = _look(run_dir)
-    _, num_samples = _last_step(view)
+    trained = _trained(view)
+    num_samples = max(1, len(trained[max(trained)]))
     request = Request(
         request=secrets.token_hex(8),
         command=REFLOW,
@@ -171,6 +173,7 @@ def _ask(run_dir: Path, request: "Request", *, as_json: bool) -> None:
     from foreshock.data.requests import Requests  # noqa: PLC0415 - the command line starts quickly
     from foreshock.durable import REAL_DISK  # noqa: PLC0415
     from foreshock.journal import Journal  # noqa: PLC0415
+    from foreshock.run_view import position_after  # noqa: PLC0415
 
     view, account = _look(run_dir)
     # Against what the journal says now; the run looks again when it takes the request in.
@@ -184,9 +187,10 @@ def _ask(run_dir: Path, request: "Request", *, as_json: bool) -> None:
         return
     with Journal.open(REAL_DISK, run_dir, None, time.time) as journal:
         attempt = max(journal.last_attempt, 1)
-        step, _ = _last_step(view)
+        trained = _trained(view)
+        step = max(trained)
         account = _account(run_dir, journal.identity, journal.records)
-        position = max(account.position, _watermark(view))
+        position = max(account.position, position_after(trained))
         for kind, fields in request.records(account.ledger, account.order, position):
             journal.write(kind, attempt=attempt, step=step, **fields)
         journal.sync()
@@ -211,33 +215,16 @@ def _tell(done: dict[str, Any], *, as_json: bool) -> None:
         print(f"Coming back ({entries}), one by one, from position {done['position']:,} on.")
 
 
-def _last_step(view: "RunView") -> tuple[int, int]:
-    """The last step with provenance in the last attempt that has any, and its samples.
+def _trained(view: "RunView") -> Mapping[int, list[int]]:
+    """What the last attempt that trained has trained.
 
     Raises:
         RunDirError: nothing has trained yet.
     """
-    for attempt in reversed(view.attempts()):
-        try:
-            provenance = view.provenance(attempt)
-        except FileNotFoundError:
-            continue
-        if provenance:
-            step = max(provenance)
-            return step, max(1, len(provenance[step]))
-    raise RunDirError(f"{view.run_dir}: nothing has trained yet; begin the run first")
-
-
-def _watermark(view: "RunView") -> int:
-    """The raw position after the highest that the last attempt with provenance trained."""
-    for attempt in reversed(view.attempts()):
-        try:
-            provenance = view.provenance(attempt)
-        except FileNotFoundError:
-            continue
-        if provenance:
-            return max(max(provenance[step], default=-1) for step in provenance) + 1
-    return 0
+    provenance = view.last_trained()
+    if not provenance:
+        raise RunDirError(f"{view.run_dir}: nothing has trained yet; begin the run first")
+    return provenance
 
 
 def _key(text: str) -> "Key":

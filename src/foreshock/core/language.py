@@ -1,5 +1,6 @@
 """A program's language model as probes see it, and small exact tasks scored on it."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.errors import ConfigError, ProgramError
+from foreshock.core.probe import Probe
 
 
 class Scored(NamedTuple):
@@ -73,14 +75,38 @@ def words(rng: np.random.Generator, num_words: int, length: int = 4) -> list[str
     return ["".join(map(chr, row)) for row in letters]
 
 
-def check_num_items(name: str, num_items: int) -> None:
-    """Refuse a task of too few items.
+@dataclass(frozen=True, kw_only=True)
+class TaskProbe(Probe):
+    """A probe of small exact tasks: the loss of each right continuation, in nats a token.
+
+    Args:
+        language: the program's model.
+        num_items: more tell a smaller fall from noise, and take longer.
+        seed: of what is drawn.
 
     Raises:
-        ConfigError: fewer than 2: one item has no spread.
+        ConfigError: fewer than 2 items: one has no spread.
     """
-    if num_items < 2:
-        raise ConfigError(f"probe {name}: num_items is {num_items}; it must be at least 2")
+
+    language: LanguageModel
+    num_items: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_items < 2:
+            raise ConfigError(
+                f"probe {self.name}: num_items is {self.num_items}; it must be at least 2"
+            )
+
+    @abstractmethod
+    def tasks(self) -> list[Task]:
+        """The items, the same at every call."""
+
+    def measure(self, model: Any) -> list[float]:
+        return task_losses(self.language, model, self.tasks())
+
+    def exact_share(self, model: Any) -> float | None:
+        return share_exact(self.language, model, self.tasks())
 
 
 def _continuations(language: LanguageModel, model: Any, tasks: Sequence[Task]) -> list[Scored]:

@@ -1,24 +1,16 @@
 """Retrieval: a value that was given once, far above."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 
-from foreshock.core.language import (
-    LanguageModel,
-    Task,
-    check_num_items,
-    share_exact,
-    task_losses,
-    words,
-)
-from foreshock.core.probe import Probe
+from foreshock.core.language import Task, TaskProbe, words
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Retrieval(Probe):
+class Retrieval(TaskProbe):
     """Loss of the value of a key that stands `num_between` lines above, in nats a token.
 
     Args:
@@ -34,22 +26,9 @@ class Retrieval(Probe):
 
     name: ClassVar[str] = "retrieval"
     strengthened_by: ClassVar[str] = "long documents that refer back to what they said"
-    language: LanguageModel
-    num_items: int = 32
     num_between: int = 6
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_num_items(self.name, self.num_items)
-
-    def measure(self, model: Any) -> list[float]:
-        return task_losses(self.language, model, self.tasks())
-
-    def exact_share(self, model: Any) -> float | None:
-        return share_exact(self.language, model, self.tasks())
 
     def tasks(self) -> list[Task]:
-        """The items."""
         rng = np.random.default_rng(self.seed)
         return [self._task(rng) for _ in range(self.num_items)]
 

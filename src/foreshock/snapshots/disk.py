@@ -21,13 +21,12 @@ from foreshock.snapshots.labels import (
     DamagedError,
     Labels,
     Objection,
+    blake2b,
     canonical,
-    hash_of,
 )
 from foreshock.snapshots.tensor_file import chunks, read
 
 _TENSORS = "tensors.safetensors"
-_canonical, _hash = canonical, hash_of
 
 
 class DiskStore:
@@ -79,7 +78,7 @@ class DiskStore:
                 "files": {_TENSORS: {"size_bytes": size, "blake2b": sink.hexdigest()}},
             }
             text = canonical(body)
-            whole = canonical({"blake2b": hash_of(text.encode()), "body": body}).encode()
+            whole = canonical({"blake2b": blake2b([text.encode()]), "body": body}).encode()
             size += len(whole)
             yield whole
 

@@ -15,12 +15,10 @@ from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk
 from foreshock.snapshots.codec import DAMAGE
+from foreshock.snapshots.labels import blake2b
 from foreshock.snapshots.sharded_sealed import (
-    CODES,
-    DTYPES,
     FORMAT,
     MANIFEST,
-    blake2b,
     checked_id,
     contents_name,
     hexadecimal,
@@ -32,6 +30,7 @@ from foreshock.snapshots.sharded_sealed import (
     wholes,
 )
 from foreshock.snapshots.sharded_state import Described, names_in, state_digest
+from foreshock.snapshots.tensor_file import CODES, DTYPES
 
 MAX_RANKS = 1 << 17
 _FIELDS = frozenset(

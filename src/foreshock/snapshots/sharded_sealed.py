@@ -5,11 +5,9 @@ bytes of the body, so that no byte of the file can change unseen. The digest gua
 damage, not against forgery: whatever is read is checked as if a stranger had written it.
 """
 
-import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +16,13 @@ import torch
 from foreshock.core.errors import SnapshotError
 from foreshock.durable import Disk
 from foreshock.snapshots.codec import DAMAGE
+from foreshock.snapshots.labels import blake2b
 
 FORMAT = "sharded-1"
 MANIFEST = "manifest.json"
 MAX_SEALED_BYTES = 1 << 30
 MAX_WHOLE = 1 << 62
 MAX_DIMENSIONS = 64
-CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""Types of elements, and what safetensors calls them."""
-DTYPES = {code: dtype for dtype, code in CODES.items()}
 _HEX = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEAD, _MIDDLE, _END = b'{"blake2b":"', b'","body":', b"}"
@@ -87,14 +67,6 @@ def read_sealed(disk: Disk, path: Path, *, snapshot_id: str) -> tuple[Any, bytes
     except DAMAGE as error:
         reason = f"is damaged: {error!s:.200}"
     raise SnapshotError(f"snapshot {snapshot_id}: {path.name} {reason}")
-
-
-def blake2b(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
-    """BLAKE2b of the pieces one after the other, 128 bits in hexadecimal."""
-    sink = hashlib.blake2b(digest_size=16)
-    for piece in pieces:
-        sink.update(piece)
-    return sink.hexdigest()
 
 
 def shard_name(rank: int) -> str:

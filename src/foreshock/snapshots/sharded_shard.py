@@ -4,7 +4,6 @@ The table of contents has a digest for every tensor, so that a reader verifies w
 without reading the rest, and each of its bytes before it gets anywhere.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +16,10 @@ from foreshock.core.errors import SnapshotError
 from foreshock.durable import Chunk as Bytes
 from foreshock.durable import Disk
 from foreshock.snapshots.codec import DAMAGE, Tensors, decode, encode, tensor_bytes
+from foreshock.snapshots.labels import blake2b
 from foreshock.snapshots.sharded_manifest import FileFacts, Manifest
 from foreshock.snapshots.sharded_sealed import (
-    CODES,
-    DTYPES,
     FORMAT,
-    blake2b,
     chunk_key,
     contents_name,
     hexadecimal,
@@ -33,10 +30,10 @@ from foreshock.snapshots.sharded_sealed import (
     whole,
     wholes,
 )
+from foreshock.snapshots.tensor_file import CODES, DTYPES, MAX_HEADER_BYTES, header_of
 
 _OWN = "rank_state:"
 _MAX_OWN_BYTES = 1 << 30
-_MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 _BLOCK_BYTES = 1 << 20
 _FIELDS = frozenset(
     {"format", "snapshot", "rank", "world_size", "header_bytes", "tensors", "rank_state"}
@@ -101,7 +98,7 @@ def write_shard(
         if tensor.dtype not in CODES:
             raise SnapshotError(f"{name} is of {tensor.dtype}, which no shard file can hold")
     ordered = dict(sorted(named.items(), key=lambda one: (-one[1].dtype.itemsize, one[0])))
-    header = _header(ordered)
+    header = header_of(ordered.items())
     digests: dict[str, str] = {}
 
     def pieces() -> Iterator[Bytes]:
@@ -248,22 +245,6 @@ class ShardReader:
         )
 
 
-def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    rows: dict[str, Any] = {}
-    begin = 0
-    for name, tensor in tensors.items():
-        end = begin + tensor.numel() * tensor.element_size()
-        rows[name] = {
-            "dtype": CODES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-        begin = end
-    text = json.dumps(rows, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
 def _of_shard(header: bytes | bytearray, digests: Mapping[str, str]) -> str:
     return blake2b([header, *(digest.encode() for digest in digests.values())])
 
@@ -288,7 +269,7 @@ def _contents(body: Any, manifest: Manifest, rank: int) -> Contents:
         begin += entry.size_bytes
         own += entry.size_bytes if name.startswith(_OWN) else 0
         entries[name] = entry
-    header = whole(fields["header_bytes"], _MAX_HEADER_BYTES)
+    header = whole(fields["header_bytes"], MAX_HEADER_BYTES)
     if header + begin != manifest.files[shard_name(rank)].size_bytes or own > _MAX_OWN_BYTES:
         raise ValueError("its tensors are not of the size of its file")
     wanted = {

@@ -16,6 +16,7 @@ from foreshock.core.errors import ConfigError, SnapshotError
 from foreshock.ranks.digest import digests
 from foreshock.ranks.placement import LocalPart, local_part
 from foreshock.snapshots.codec import DAMAGE, encode
+from foreshock.snapshots.labels import blake2b
 
 CPU = torch.device("cpu")
 
@@ -160,7 +161,7 @@ def state_digest(structure: Any, described: dict[str, Described]) -> str:
         for name, one in sorted(described.items())
     ]
     text = json.dumps([_sorted(structure), tensors], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b([text.encode()])
 
 
 def names_in(structure: Any) -> Iterator[str]:

@@ -16,11 +16,12 @@ from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk
 from foreshock.ranks.exchange import Group, gather, num_ranks, own_index
+from foreshock.snapshots.labels import blake2b
 from foreshock.snapshots.sharded_agreement import lost, on_every_rank
 from foreshock.snapshots.sharded_fit import difference, fitted
 from foreshock.snapshots.sharded_manifest import Manifest, read_manifest
 from foreshock.snapshots.sharded_reader import ShardedLoadPlanner, ShardedReader
-from foreshock.snapshots.sharded_sealed import blake2b, checked_id, seal
+from foreshock.snapshots.sharded_sealed import checked_id, seal
 from foreshock.snapshots.sharded_shard import ShardReader
 from foreshock.snapshots.sharded_state import (
     Described,

@@ -9,7 +9,7 @@ library's `save` and `load` do.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, Final, Protocol
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from foreshock.core.errors import SnapshotError
 from foreshock.snapshots.codec import Tensors, tensor_bytes
 
-_DTYPES: Final[dict[str, torch.dtype]] = {
+DTYPES: Final[dict[str, torch.dtype]] = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -34,8 +34,9 @@ _DTYPES: Final[dict[str, torch.dtype]] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
-_MAX_HEADER_BYTES: Final = 100_000_000
+"""What the format calls types of elements."""
+CODES: Final = {dtype: name for name, dtype in DTYPES.items()}
+MAX_HEADER_BYTES: Final = 100_000_000
 """As the safetensors library has it."""
 
 
@@ -46,28 +47,33 @@ def chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
         SnapshotError: a tensor has a type that the format does not know; before any piece.
     """
     for tensor in tensors.values():
-        if tensor.dtype not in _NAMES:
+        if tensor.dtype not in CODES:
             raise SnapshotError(
                 f"the state holds a tensor that no file can: of {tensor.dtype}; known are "
-                f"{', '.join(str(dtype) for dtype in _NAMES)}"
+                f"{', '.join(str(dtype) for dtype in CODES)}"
             )
     return _chunks(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
 
 
-def _chunks(ordered: list[tuple[str, torch.Tensor]]) -> Iterator[bytes | memoryview]:
+def header_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> bytes:
+    """What stands before the bytes of these tensors, in this order."""
     header: dict[str, Any] = {}
     start = 0
-    for name, tensor in ordered:
+    for name, tensor in tensors:
         stop = start + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _NAMES[tensor.dtype],
+            "dtype": CODES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, stop],
         }
         start = stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
+    return len(text).to_bytes(8, "little") + text
+
+
+def _chunks(ordered: list[tuple[str, torch.Tensor]]) -> Iterator[bytes | memoryview]:
+    yield header_of(ordered)
     for _, tensor in ordered:
         if tensor.numel():
             yield tensor_bytes(tensor)
@@ -94,7 +100,7 @@ def read(file: BinaryIO, size_bytes: int, sink: Sink) -> Tensors:
         ValueError: it is no such file, or ends early.
     """
     length = int.from_bytes(_exactly(file, 8, sink), "little")
-    if length > min(_MAX_HEADER_BYTES, size_bytes - 8):
+    if length > min(MAX_HEADER_BYTES, size_bytes - 8):
         raise ValueError(f"its header of {length} bytes does not fit into {size_bytes} bytes")
     header = json.loads(_exactly(file, length, sink))
     entries = sorted(
@@ -117,7 +123,7 @@ def read(file: BinaryIO, size_bytes: int, sink: Sink) -> Tensors:
 
 
 def _entry(name: str, fields: Any) -> tuple[str, torch.dtype, list[int], int, int]:
-    dtype, shape = _DTYPES[fields["dtype"]], fields["shape"]
+    dtype, shape = DTYPES[fields["dtype"]], fields["shape"]
     start, stop = fields["data_offsets"]
     numbers = [*shape, start, stop]
     if any(type(one) is not int or not 0 <= one < 1 << 62 for one in numbers):
