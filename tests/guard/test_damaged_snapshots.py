@@ -11,7 +11,9 @@ from foreshock.recipes import Cadence
 from foreshock.snapshots.labels import blake2b, canonical
 from tests.guard.programs import guarded, make, recipe, run
 
-RECIPE = recipe(cadence=Cadence(memory_steps=5, memory_keep=2, disk_steps=10, disk_keep=3))
+RECIPE = recipe(
+    cadence=Cadence(memory_steps=5, memory_keep=2, disk_steps=10, disk_keep=3, asynchronous=False)
+)
 NEWEST, STEPS = "00000030-a00001", 45
 
 

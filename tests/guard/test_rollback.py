@@ -188,7 +188,7 @@ def test_the_budget_of_rollbacks_is_kept(tmp_path, budget):
 
 def test_undone_snapshots_do_not_crowd_out_those_that_count(tmp_path):
     training = make()
-    cadence = Cadence(memory_steps=5, memory_keep=9, disk_steps=5, disk_keep=3)
+    cadence = Cadence(memory_steps=5, memory_keep=9, disk_steps=5, disk_keep=3, asynchronous=False)
     training.model.train()
     with guarded(training, tmp_path / "run", recipe=recipe(cadence=cadence)) as guard:
         for batch in guard:

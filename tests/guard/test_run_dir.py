@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_does_not_stop_the_training(tmp_path, caplog, chang
 def test_once_there_is_room_again_a_crash_loses_no_decision(full_from):
     """No snapshot may pass the decisions that wait for the disk."""
     run_dir = Path("/run/a")
-    cadence = Cadence(memory_steps=5, memory_keep=3, disk_steps=10, disk_keep=2)
+    cadence = Cadence(memory_steps=5, memory_keep=3, disk_steps=10, disk_keep=2, asynchronous=False)
 
     def go(disk, full_from=None, room_from=None, stop=None):
         training = make(stages=poisoned_stages(300, 80, 200))
@@ -192,7 +192,7 @@ def test_no_snapshot_passes_decisions_that_the_disk_has_not_taken(tmp_path):
             return refused
 
     training = make(stages=poisoned_stages(300, 80, 200))
-    cadence = Cadence(memory_steps=5, memory_keep=3, disk_steps=10, disk_keep=9)
+    cadence = Cadence(memory_steps=5, memory_keep=3, disk_steps=10, disk_keep=9, asynchronous=False)
     guard = guarded(training, tmp_path / "run", disk=NoDecisions(0), recipe=recipe(cadence=cadence))
     run(training, guard)
     assert guard.book.incidents
