@@ -71,6 +71,7 @@ L2_IN_ORDER = [
     "intake",
     "notices",
     "assembly",
+    "course",
     "guard",
     "told",
     "watch_record",

@@ -4,22 +4,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from foreshock.assembly import Given, Pieces, assemble, track
-from foreshock.core.errors import Halted, LoopError
+from foreshock.core.errors import LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
 from foreshock.core.program import Loss
 from foreshock.core.verdict import Verdict
-from foreshock.data.stream import NothingLeftError
+from foreshock.course import Course
 from foreshock.durable import Disk, RealDisk
 from foreshock.intake import nobody
 from foreshock.ranks.agreement import TIMEOUT_SECS, Ranks
 from foreshock.recipes import Recipe, standard
-from foreshock.snapshots.parts import clone_tree
 from foreshock.unison import Together
 
 Listener = Callable[[str, Mapping[str, Any]], None]
@@ -57,6 +56,9 @@ class Guard:
         per_sample: whether its `Loss` will have the loss of each sample.
         facts: facts of the run that causes may use (precision, …).
         name: the program, for the record; a run is resumed by the same one only.
+        driven: the loop runs backward passes and the schedule itself, and calls `gathered` and
+            `update` where others call `step`. `accumulate` is then the most micro-steps of a
+            step, and all their batches may be asked for at once.
         max_steps: stop after this many optimizer steps.
         resume: continue the run in `run_dir`; None continues one if it is there, as a restart
             by torchrun wants.
@@ -99,6 +101,7 @@ class Guard:
         per_sample: bool = False,
         facts: Mapping[str, Any] | None = None,
         name: str = "",
+        driven: bool = False,
         max_steps: int | None = None,
         resume: bool | None = False,
         from_snapshot: str | None = None,
@@ -108,7 +111,6 @@ class Guard:
         timeout_secs: float = TIMEOUT_SECS,
     ) -> None:
         self._ranks = Ranks(timeout_secs=timeout_secs)
-        self._max_steps = max_steps
         tell: Listener = (listener if self._ranks.is_first else None) or nobody
         given = Given(
             model=model,
@@ -130,15 +132,17 @@ class Guard:
             disk=disk if disk is not None else RealDisk(),
             clock=clock,
         )
-        self._started = self._ended = self._batch_open = False
-        self._resumed_random: Any = None
+        self._accumulate = accumulate
+        self._driven = driven
+        self._num_open = 0  # batches whose loss was not given yet
         with ExitStack() as undo:
             undo.callback(self._ranks.close)
-            self._take(assemble(given, self._ranks, undo))
-            if self._resumes:
+            pieces = assemble(given, self._ranks, undo)
+            self._take(pieces)
+            self._course = Course(pieces, max_steps)
+            if pieces.resumes:
                 with Together(self._unison, lambda: "taking up the run"):
-                    self._recovery.resume(from_snapshot)
-                self._resumed_random = clone_tree(self._random.capture())
+                    self._course.resume(from_snapshot)
             undo.pop_all()
 
     def _take(self, pieces: Pieces) -> None:
@@ -146,38 +150,40 @@ class Guard:
         """What this loop lets Foreshock do."""
         self.monitor = pieces.monitor
         """What watches: the timeline, the present episode, the thresholds."""
-        self._resumes = pieces.resumes
         self._unison = pieces.unison
         self._feed = pieces.feed
-        self._random = pieces.random
         self._state = pieces.state
         self._observation = pieces.observation
-        self._intake = pieces.intake
         self._journal = pieces.journal
         self._stepping = pieces.stepping
         self._attempts = pieces.attempts
         self._control = pieces.control
         self._supervisor = pieces.supervisor
-        self._recovery = pieces.recovery
         self._notices = pieces.notices
-        self._upkeep = pieces.upkeep
 
     def __iter__(self) -> "Guard":
         return self
 
     def __next__(self) -> Any:
-        if self._batch_open:
+        step = self.step_number + 1
+        if self._num_open and not self._driven:
             raise LoopError(
-                f"step {self.step_number + 1}: the next batch was asked for before "
-                "guard.step(loss) was called for the last one"
+                f"step {step}: the next batch was asked for before guard.step(loss) was called "
+                "for the last one"
+            )
+        if self._num_open + self._stepping.micro_step >= self._accumulate:
+            raise LoopError(
+                f"step {step}: another batch was asked for before guard.update() was called; "
+                f"accumulate is {self._accumulate}"
             )
         with Together(self._unison, lambda: f"before step {self.step_number + 1}"):
-            if self._stepping.micro_step == 0:
-                self._between_steps()
-            batch = self._fetch()
-            if self._stepping.micro_step == 0:
-                self._control.begin_step(self._attempts.progress.step + 1)
-        self._batch_open = True
+            first = not self._num_open and not self._stepping.micro_step
+            if first:
+                self._course.between_steps()
+            batch = self._course.fetch()
+            if first:
+                self._control.begin_step(self.step_number + 1)
+        self._num_open += 1
         return batch
 
     def step(
@@ -197,35 +203,68 @@ class Guard:
             LoopError: no batch was taken, or the loss is not a scalar with a gradient.
         """
         step = self.step_number + 1
-        if not self._batch_open:
+        if not self._num_open:
             raise LoopError(f"step {step}: guard.step was called without a batch from the guard")
         samples = None
         if isinstance(loss, Loss):
             terms, samples, loss = loss.terms, loss.per_sample, loss.total
         with Together(self._unison, lambda: f"step {step}"):
-            return self._step(step, loss, terms or {}, samples)
+            complete = self._stepping.add(loss, terms or {}, step, samples)
+            self._num_open -= 1
+            if samples is not None and self._feed.wants_losses:
+                self._feed.note_losses(samples.detach().flatten().tolist())
+            return self._finish(step) if complete else None
 
-    def _step(
-        self, step: int, loss: Any, terms: Mapping[str, Any], samples: torch.Tensor | None
-    ) -> Verdict | None:
-        progress = self._attempts.progress
-        complete = self._stepping.add(loss, terms, step, samples)
-        self._batch_open = False
-        if samples is not None and self._feed.wants_losses:
-            self._feed.note_losses(samples.detach().flatten().tolist())
-        if not complete:
-            return None
-        progress.step = step
+    def gathered(self, share: torch.Tensor, terms: Mapping[str, Any] | None = None) -> None:
+        """Tell the loss of a micro-step whose backward pass the loop has run; when `driven`.
+
+        Args:
+            share: `[]` of the step's loss, which is the sum over its micro-steps.
+            terms: shares of its terms, by the names given to the Guard.
+
+        Raises:
+            LoopError: no batch was taken, the terms are others than were announced, or the
+                Guard is not `driven`.
+        """
+        step = self.step_number + 1
+        if not self._driven or not self._num_open:
+            raise LoopError(
+                f"step {step}: guard.gathered is for a Guard with driven=True, after a batch"
+            )
+        self._stepping.gathered(share, terms or {}, step)
+        self._num_open -= 1
+
+    def update(self) -> Verdict:
+        """Gate, clip and make the update of the micro-steps gathered; when `driven`.
+
+        The gradients are those that the backward passes left, of the whole step. They are
+        gone afterwards. The schedule is left to the loop, which steps it whatever the verdict.
+
+        Raises:
+            LoopError: nothing was gathered, or a batch was taken whose loss was not given.
+        """
+        step = self.step_number + 1
+        if self._num_open or not self._stepping.micro_step or not self._driven:
+            raise LoopError(
+                f"step {step}: guard.update was called with {self._num_open} batches that have "
+                f"no loss yet and {self._stepping.micro_step} that have one"
+            )
+        with Together(self._unison, lambda: f"step {step}"):
+            return self._finish(step)
+
+    def _finish(self, step: int) -> Verdict:
+        self._attempts.progress.step = step
         verdict = self._stepping.finish(
             step,
             self._control.gate_limit(step),
             self._control.lr_factor(step),
             self._control.tuning(step),
+            step_schedule=not self._driven,
         )
         if positions := self._feed.take_positions():
-            progress.recent.append((step, tuple(positions)))
+            self._attempts.progress.recent.append((step, tuple(positions)))
             self._journal.append_provenance(step, positions)
-        self._absorb(drain=False)
+        self._course.absorb(drain=False)
         return verdict
 
     def track(self, name: str, thing: Any, *, per_rank: bool | None = None) -> None:
@@ -244,7 +283,7 @@ class Guard:
             LoopError: the run has begun.
             SnapshotError: the name is taken, or the object cannot be rewound.
         """
-        if self._started:
+        if self._course.started:
             raise LoopError(f"track({name!r}) must be called before the first batch is asked for")
         track(self._state, self._ranks, name, thing, per_rank=per_rank)
 
@@ -304,93 +343,3 @@ class Guard:
         On several ranks all must ask for it.
         """
         return self._state.digest()
-
-    def _between_steps(self) -> None:
-        if not self._started:
-            self._start()
-        progress = self._attempts.progress
-        while True:
-            ending = self._max_steps is not None and progress.step >= self._max_steps
-            due = self._attempts.snapshot_is_due()
-            if ending or due:
-                self._absorb(drain=True)
-            self._upkeep.settle()
-            if self._recovery.carry_out_plan():
-                self._stepping.forget()
-                self._feed.take_positions()
-                if self.halted is not None:
-                    break
-            elif not (self._recovery.probe_if_in_doubt() or self._recovery.verify_if_settled()):
-                break
-        if self.halted is not None or ending:
-            self._end()
-        self._upkeep.take_in()
-        if due:
-            self._attempts.take_snapshot(self.book)
-            self._unison.check("snapshot")
-        self._control.measure_if_due()
-
-    def _start(self) -> None:
-        self._started = True
-        if self._attempts.progress.attempt == 0:
-            self._attempts.begin()
-            self._journal.write(
-                "run_started",
-                attempt=self.attempt,
-                step=0,
-                capabilities=sorted(self.capabilities),
-                not_watched_yet=self.monitor.not_ready(),
-            )
-            self._attempts.take_snapshot(self.book, durable=True, required=True)
-            self._unison.check("snapshot")
-        elif self._resumed_random is not None:
-            # Building loaders and iterators in between may have drawn random numbers.
-            self._random.restore(self._resumed_random)
-
-    def _fetch(self) -> Any:
-        """The next batch. Where the data ends, the last steps are read: they may send us back."""
-        while True:
-            try:
-                return self._feed.next_batch()
-            except (StopIteration, NothingLeftError) as end:
-                if self._ended:
-                    self._end()
-                self._drop_incomplete_step()
-                self._absorb(drain=True)
-                waiting = self.book.unfinished_plan is not None
-                if not waiting and not self._recovery.verify_if_settled():
-                    self._recovery.end_of_data(end, self.num_quarantined)
-                    self._end()
-                self._between_steps()
-
-    def _drop_incomplete_step(self) -> None:
-        """The data ended between two micro-steps: too little is left to make a step of."""
-        if not self._stepping.micro_step:
-            return
-        self._stepping.forget()
-        self._journal.write(
-            "step_incomplete",
-            attempt=self.attempt,
-            step=self.step_number,
-            positions=self._feed.take_positions(),
-        )
-
-    def _end(self) -> NoReturn:
-        if not self._ended:
-            self._ended = True
-            self._record_the_end()
-        if self.halted is not None:
-            self._notices.halted(self.halted)
-            raise Halted(self.halted)  # ending quietly would pass for a finished training
-        raise StopIteration
-
-    def _record_the_end(self) -> None:
-        if self.halted is None:
-            self._attempts.take_snapshot(self.book, durable=True)
-        kind = "run_finished" if self.halted is None else "run_halted"
-        self._journal.write(kind, attempt=self.attempt, step=self.step_number, digest=self.digest())
-        self._journal.sync()
-        self._unison.part()
-
-    def _absorb(self, *, drain: bool) -> None:
-        self._intake.absorb(self.attempt, drain=drain)

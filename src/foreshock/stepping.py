@@ -56,24 +56,49 @@ class Stepping:
             LoopError: the loss is not a scalar with a gradient, or its terms are others
                 than were announced.
         """
-        self._check(loss, terms, step)
+        self._check(loss, step)
+        self._check_terms(terms, step)
         share = loss / self._accumulate
         self._update.backward(share)
-        share = share.detach().reshape(())
-        self._loss = share if self._loss is None else self._loss + share
-        for name in self._terms:
-            value = torch.as_tensor(terms[name], device=loss.device).detach() / self._accumulate
-            before = self._term_values.get(name)
-            self._term_values[name] = value if before is None else before + value
+        self._sum_up(share.detach().reshape(()), terms, self._accumulate)
         if samples is not None:
             self._samples.append(samples.detach().reshape(-1))
-        self.micro_step = (self.micro_step + 1) % self._accumulate
-        return self.micro_step == 0
+        return self.micro_step == self._accumulate
+
+    def gathered(self, share: torch.Tensor, terms: Mapping[str, Any], step: int) -> None:
+        """Take in the loss of a micro-step whose backward pass was run elsewhere.
+
+        Args:
+            share: `[]` of the step's loss, the sum over its micro-steps.
+            terms: shares of its terms.
+            step: for messages.
+
+        Raises:
+            LoopError: the loss is not a scalar, or its terms are others than were announced.
+        """
+        if not isinstance(share, torch.Tensor) or share.numel() != 1:
+            raise LoopError(f"step {step}: the loss must be a scalar tensor, got {_kind(share)}")
+        self._check_terms(terms, step)
+        self._sum_up(share.detach().reshape(()), terms, 1)
+
+    def _sum_up(self, share: torch.Tensor, terms: Mapping[str, Any], parts: int) -> None:
+        self._loss = share if self._loss is None else self._loss + share
+        for name in self._terms:
+            value = torch.as_tensor(terms[name], device=share.device).detach() / parts
+            before = self._term_values.get(name)
+            self._term_values[name] = value if before is None else before + value
+        self.micro_step += 1
 
     def finish(
-        self, step: int, gate_limit: float, lr_factor: float, tuning: Tuning = AS_BUILT
+        self,
+        step: int,
+        gate_limit: float,
+        lr_factor: float,
+        tuning: Tuning = AS_BUILT,
+        *,
+        step_schedule: bool = True,
     ) -> Verdict:
-        """Gate the update, make it or not, step the schedule, measure.
+        """Gate the update, make it or not, step the schedule unless the loop does, measure.
 
         Norms are of the gradients as they came, and so is what the gate judges. Signals that
         read gradients themselves see those of embeddings as `tuning` has shrunk them, since
@@ -98,10 +123,11 @@ class Stepping:
         with torch.no_grad():
             self._observation.before_update(moment)
         commit = self._update.commit_or_skip(total, gate_limit, lr_factor, tuning, used_norm)
-        self._step_schedule()
+        if step_schedule:
+            self._step_schedule()
         with torch.no_grad():
             self._observation.after_update(moment, commit)
-        self.forget()
+        self._begin_anew()
         if Capability.SKIP_WITHOUT_HOST_WAIT in self._update.capabilities:
             return Verdict(step=step, committed=None)
         committed = bool(commit)
@@ -121,19 +147,27 @@ class Stepping:
         if self.micro_step:
             self._update.drop_gradients()
             self._observation.drop_step()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._loss, self._term_values, self.micro_step = None, {}, 0
         self._samples = []
 
-    def _check(self, loss: Any, terms: Mapping[str, Any], step: int) -> None:
+    def _check(self, loss: Any, step: int) -> None:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            found = type(loss).__name__
-            if isinstance(loss, torch.Tensor):
-                found = f"tensor of shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
             raise LoopError(
-                f"step {step}: the loss must be a scalar tensor with a gradient, got {found}"
+                f"step {step}: the loss must be a scalar tensor with a gradient, got {_kind(loss)}"
             )
+
+    def _check_terms(self, terms: Mapping[str, Any], step: int) -> None:
         if set(terms) != set(self._terms):
             raise LoopError(
                 f"step {step}: loss terms {sorted(terms)} were given, but the Guard was built "
                 f"with terms={sorted(self._terms)}"
             )
+
+
+def _kind(loss: Any) -> str:
+    if not isinstance(loss, torch.Tensor):
+        return type(loss).__name__
+    return f"tensor of shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
