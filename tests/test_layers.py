@@ -52,6 +52,7 @@ L2_IN_ORDER = [
     "update",
     "attachment",
     "observation",
+    "accord",
     "run_state",
     "checkpoints",
     "stepping",
@@ -67,6 +68,8 @@ L2_IN_ORDER = [
     "upkeep",
     "admission",
     "replicated",
+    "shared_store",
+    "sharded",
     "unison",
     "intake",
     "notices",
@@ -82,6 +85,7 @@ L2_IN_ORDER = [
     "set_aside",
     "minimal",
     "giving_back",
+    "background",
 ]
 L3 = ["experiments", "checks", "integrations", "lab", "report"]
 MAY_NAME_COMPONENTS = ("driver", "recipes")
@@ -306,10 +310,16 @@ def state():
 
 import bokeh, jinja2, rich.style, typer, safetensors.torch  # their own doings are not ours
 import torch.distributed.checkpoint  # sympy adds a filter
+from transformers import Trainer  # the frameworks too; those that are not installed are left out
 before = state()
 for name in {[f"foreshock.{name}".rstrip(".") for name in MODULES]!r}:
-    if not name.endswith("__main__"):
+    if name.endswith("__main__"):
+        continue
+    try:
         importlib.import_module(name)
+    except ModuleNotFoundError:
+        if not name.startswith("foreshock.integrations."):
+            raise
 after = state()
 print([key for key in before if before[key] != after[key]])
 """

@@ -318,6 +318,14 @@ class Guard:
         return self._attempts.progress.attempt
 
     @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """Norm `[]` of the last step's gradients before clipping, over all ranks, on the device.
+
+        None before the first step. Reading its value waits for the device.
+        """
+        return self._stepping.grad_norm
+
+    @property
     def halted(self) -> str | None:
         """The handover note, if the policy stopped the run."""
         return self._control.halt_note

@@ -36,6 +36,8 @@ class Stepping:
         terms: Sequence[str],
     ) -> None:
         self.micro_step = 0
+        self.grad_norm: torch.Tensor | None = None
+        """Norm `[]` of the last step's gradients before clipping."""
         self._update = update
         self._observation = observation
         self._scheduler = scheduler
@@ -106,6 +108,7 @@ class Stepping:
         """
         sizes, total = self._update.gradient_sizes()
         assert self._loss is not None
+        self.grad_norm = total
         used_norm = self._update.shrink_embeddings(total, sizes.norms, tuning)
         moment = Moment(
             step=step,
