@@ -234,7 +234,7 @@ class ForeshockCallback(TrainerCallback):
         state.epoch = self._feed.position / self._num_rows
         passed = math.floor(state.epoch) > self._epoch
         self._epoch = math.floor(state.epoch)
-        if passed:
+        if passed and state.global_step < state.max_steps:  # at the end the Trainer does it
             control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
             control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
             control.should_save |= args.save_strategy == SaveStrategy.EPOCH
@@ -309,7 +309,7 @@ def _check(trainer: Any, *, rewind: bool) -> None:
             f"{kind.__name__} makes its own loader, which cannot go back: give "
             "ForeshockCallback(rewind=False) and a recipe without rollback"
         )
-    elif rewind and not hasattr(trainer.train_dataset, "__getitem__"):
+    elif rewind and not _has_rows(trainer.train_dataset):
         why = (
             f"train_dataset is {_named(trainer.train_dataset)}, which cannot go back: use one "
             "with __len__ and __getitem__, or rewind=False and a recipe without rollback"
@@ -320,6 +320,11 @@ def _check(trainer: Any, *, rewind: bool) -> None:
 
 def _fsdp_version(trainer: Any) -> int:
     return getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1)
+
+
+def _has_rows(dataset: Any) -> bool:
+    iterates = isinstance(dataset, torch.utils.data.IterableDataset)
+    return not iterates and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def _named(thing: Any) -> str:
