@@ -84,7 +84,7 @@ def run_identity(
     return {
         "foreshock": foreshock.__version__,
         "torch": torch.__version__,
-        "program": name or type(model).__name__,
+        "program": name or type(model).__name__.removeprefix("FSDP"),  # as FSDP2 renames it
         "fingerprint": {**kinds, "parameters": shapes},
         "stream": stream.describe() if stream is not None else None,
         "settings": {"accumulate": accumulate, "lag_steps": lag_steps},

@@ -1,6 +1,5 @@
 """Assembly: what a Guard is made of, put together on one rank or on all."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,7 +39,6 @@ from foreshock.recipes import Recipe
 from foreshock.recovery import Recovery, Tell
 from foreshock.replicated import (
     RANDOM_PARTS,
-    FirstRankStore,
     ModuleOfRanks,
     PerRankPart,
     agreed_probes,
@@ -49,7 +47,7 @@ from foreshock.replicated import (
     plain_module,
 )
 from foreshock.run_state import RunState
-from foreshock.snapshots.disk import DiskStore
+from foreshock.sharded import is_sharded, sharing_of
 from foreshock.snapshots.parts import GlobalRandomPart, Part, part_for
 from foreshock.stepping import Stepping
 from foreshock.supervision import Supervisor
@@ -153,12 +151,18 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
     )
     journal = _journal(given, ranks, identity, undo, resume=resumes)
     folder, cadence, clock = given.run_dir / "snapshots", recipe.cadence, given.clock
-    store: FirstRankStore | None = None
-    if ranks.size > 1:  # a write in a thread would end at other steps on other ranks
-        cadence = dataclasses.replace(cadence, asynchronous=False)
+    if ranks.size > 1:
         clock = partial(ranks.from_first, "the clock", given.clock)
-        store = FirstRankStore(DiskStore(disk, folder), ranks)
-    state = RunState(loop.rewound, disk=disk, folder=folder, cadence=cadence, store=store)
+    sharing = sharing_of(given.model, given.disk, folder, ranks)
+    state = RunState(
+        loop.rewound,
+        disk=given.disk if sharing.accord.is_spread else disk,
+        folder=folder,
+        cadence=cadence,
+        store=sharing.store,
+        accord=sharing.accord,
+        num_ranks=ranks.size,
+    )
     monitor = recipe.monitor(
         observation.series,
         observation.update_series,
@@ -241,6 +245,7 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
             num_ranks=ranks.size,
             is_first=ranks.is_first,
             from_first=ranks.from_first,
+            exchange=ranks.exchange if ranks.size > 1 else None,
             tell=notices.tell,
         ),
         resumes=resumes,
@@ -286,10 +291,11 @@ def _loop(given: Given, ranks: Ranks, *, resume: bool) -> _Loop:
     }
     present = {key: part for key, part in parts.items() if part is not None}
     random = GlobalRandomPart()
+    own = is_sharded(model)
     rewound = {key: part_for(key, one) for key, one in present.items()}
     rewound["model"] = ModuleOfRanks(rewound["model"], given.model)
     if "stream" in rewound and not isinstance(feed.stream, Stream):
-        rewound["stream"] = PerRankPart("stream", rewound["stream"], ranks, any_size=False)
+        rewound["stream"] = PerRankPart("stream", rewound["stream"], ranks, any_size=False, own=own)
     site = site_of(
         given.model,
         given.optimizer,
@@ -305,7 +311,7 @@ def _loop(given: Given, ranks: Ranks, *, resume: bool) -> _Loop:
         site=site,
         capabilities=capabilities,
         parts=present,
-        rewound={"random": PerRankPart("random", random, ranks), **rewound},
+        rewound={"random": PerRankPart("random", random, ranks, own=own), **rewound},
         random=random,
     )
 
@@ -372,7 +378,7 @@ def track(
     """Rewind further state with the run; see `Guard.track`."""
     part = part_for(name, thing)
     if per_rank or (per_rank is None and isinstance(part, RANDOM_PARTS)):
-        own = PerRankPart(name, part, ranks)
+        own = PerRankPart(name, part, ranks, own=state.is_spread)
         state.add(f"tracked.{name}", own)
         own.settled()
     else:

@@ -116,6 +116,10 @@ class Attempts:
         """The snapshots of the run's lineage, those that would have to be made anew included."""
         return self.state.refs(self._rollbacks)
 
+    def held(self) -> list[SnapshotRef]:
+        """Those of them that are there, in memory or on disk."""
+        return self.state.held(self._rollbacks)
+
     def has_begun(self) -> bool:
         """Whether the run has ever had a durable snapshot."""
         recorded = any(record["kind"] == "snapshot" for record in self._journal.records)
@@ -206,10 +210,24 @@ class Attempts:
         self.progress.recent.extend(recent)
         self.state.rewound_to(ref.step)
         self.begin()
+        if restored.num_ranks is not None:
+            self._other_ranks(restored.num_ranks)
         if not self._begun:
             self._checkpoints.taken_up(ref)
         self._begun = True
         return restored
+
+    def _other_ranks(self, before: int) -> None:
+        """Say what of each rank's own could not simply go on."""
+        now = self.state.num_ranks
+        new = f"ranks {before} to {now - 1} are new and make theirs from that of rank 0 and their"
+        gone = f"that of ranks {now} to {before - 1} is left out"
+        why = f"{new} number" if now > before else gone
+        self._record("ranks_changed", before=before, now=now, why=why)
+        self._journal.warn(
+            f"the run goes on on {now} ranks instead of {before}. Of what each rank has of its own "
+            f"(random generators), {why}"
+        )
 
     def _pass_over(self, reason: Objection) -> None:
         self._record(
@@ -228,8 +246,10 @@ class Attempts:
         self._monitor.load_tree(watching["monitor"])
         return recent
 
-    def look_at(self, refs: Sequence[SnapshotRef], look: Callable[[], Any]) -> list[Any]:
-        """Look at earlier states in memory; the present one is put back, bit-exactly."""
+    def look_at(
+        self, refs: Sequence[SnapshotRef], look: Callable[[], Any]
+    ) -> list[tuple[SnapshotRef, Any]]:
+        """Look at earlier states; the present one is put back, bit-exactly. See `visit`."""
         return self.state.visit(refs, look)
 
     # ---- snapshots ------------------------------------------------------------------
@@ -237,12 +257,14 @@ class Attempts:
     def snapshot_is_due(self) -> bool:
         """Whether the cadence asks for a snapshot of the present step that is not there yet.
 
-        Called between steps; a write that has ended meanwhile is recorded.
+        Called between steps; a write that has ended meanwhile is recorded, on several ranks at
+        the steps at which they look for it.
         """
         if self._stream is None:
             return False
-        self._checkpoints.finish()
         step, every = self.progress.step, self._cadence.memory_steps
+        if self._checkpoints.looks(step):
+            self._checkpoints.finish()
         durable = bool(self._checkpoints.why_due(step))
         if not durable and not (every and step % every == 0):
             return False

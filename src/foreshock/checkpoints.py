@@ -93,6 +93,10 @@ class Checkpoints:
         every = [self._cadence.disk_steps, self._cadence.memory_steps]
         return step in self._due_steps or any(steps and step % steps == 0 for steps in every)
 
+    def looks(self, step: int) -> bool:
+        """Whether it is looked, after a step, if a write has ended: ranks meet for it."""
+        return not self._shelf.store.shared or step % max(1, self._cadence.memory_steps) == 0
+
     def announce(self, step: int) -> None:
         """Journal that one is due because of the clock, before it is taken."""
         if self.why_due(step) == "minutes" and step not in self._due_steps:
@@ -145,7 +149,7 @@ class Checkpoints:
         self._safe_secs = self._captured_secs
         size = written.result or 0
         self._record("snapshot", snapshot=writing.ref.to_json(), size_bytes=size)
-        self._drop(self._shelf.surplus(self._alive))
+        self._drop(self._shelf.surplus(self._alive, needed=still_needed(self._journal.records)))
 
     def taken_up(self, ref: SnapshotRef) -> None:
         """A process has begun at this snapshot: finish what the one before had decided."""
@@ -153,11 +157,16 @@ class Checkpoints:
         self._remove(lambda: self._shelf.drop(self._shelf.dropped))
         refs, _ = self._shelf.refs()
         if refs and refs[-1].id == ref.id:
-            self._drop(self._shelf.surplus(self._alive))
+            self._drop(self._shelf.surplus(self._alive, needed=still_needed(self._journal.records)))
 
     def close(self) -> None:
-        """Wait for the snapshot that is being written, and record it."""
-        self.finish(wait=True)
+        """Wait for the snapshot that is being written, and record it.
+
+        On several ranks it is not recorded: whoever closes because of an error must not wait
+        for a meeting. The next process finds it.
+        """
+        if not self._shelf.store.shared:
+            self.finish(wait=True)
         self._shelf.close()
 
     # ---- room -----------------------------------------------------------------------
@@ -173,7 +182,13 @@ class Checkpoints:
             return
         free, needed, total = found
         if free < needed:
-            self._drop(self._shelf.surplus(self._alive, max(0, total + free - needed)))
+            self._drop(
+                self._shelf.surplus(
+                    self._alive,
+                    max(0, total + free - needed),
+                    needed=still_needed(self._journal.records),
+                )
+            )
             free = (self._state.room() or found)[0]
         low = free < _AHEAD * needed
         if low and not self._low:
@@ -220,3 +235,32 @@ class Checkpoints:
         if self._safe_secs is None or now < self._safe_secs:  # a new process, or a clock set back
             self._safe_secs = now
         return now - self._safe_secs
+
+
+def still_needed(records: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Snapshots that the last incident has gone back to, and may go back to again.
+
+    That may be until its second verification has passed; without probes there is none.
+
+    Args:
+        records: those of the journal.
+    """
+    found: set[str] = set()
+    incident: Any = None
+    for record in reversed(records):
+        if record["kind"] == "verification" and _is_last(record["verification"]):
+            break
+        if record["kind"] != "plan":
+            continue
+        if incident is not None and record["incident"] != incident:
+            break
+        incident = record["incident"]
+        calls = [call for call in record["plan"]["actions"] if call["name"] == "rollback"]
+        found.update(str(call["arguments"]["snapshot_id"]) for call in calls)
+    return frozenset(found)
+
+
+def _is_last(verification: Mapping[str, Any]) -> bool:
+    """Whether no second verification follows."""
+    passed = verification.get("passed") is True
+    return passed and (verification.get("again") is True or not verification.get("probes"))

@@ -80,8 +80,8 @@ class Guard:
     its rank and world size. The first rank writes to `run_dir`, which all must be able to
     read. Every rank judges the same joined values by the same rules, and before anything is
     decided all compare what they are about to do. Supported are replicas (DDP, or a loop
-    that averages gradients itself); with three or more, `ranks.ordered_sum` makes a restart
-    bit-exact.
+    that averages gradients itself; with three or more, `ranks.ordered_sum` makes a restart
+    bit-exact) and shards (FSDP2, HSDP).
     """
 
     def __init__(

@@ -1,12 +1,10 @@
-"""What one rank does or holds for all: snapshots, generators, probes, the verdict's norm."""
+"""What one rank does or holds for all: generators, buffers, probes, the verdict's norm."""
 
 import hashlib
 import json
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import safetensors.torch
 import torch
 import torch.distributed as dist
@@ -14,15 +12,10 @@ import torch.distributed as dist
 from foreshock.core.errors import ConfigError, SnapshotError
 from foreshock.core.probe import Probe
 from foreshock.core.reading import from_json_number, json_number
-from foreshock.core.retention import Stored
-from foreshock.core.snapshot import SnapshotRef
 from foreshock.data.stream import Stream
 from foreshock.ranks.agreement import Ranks
 from foreshock.snapshots.codec import decode, encode
-from foreshock.snapshots.disk import DiskStore
-from foreshock.snapshots.labels import DamagedError, Objection
 from foreshock.snapshots.parts import (
-    GlobalRandomPart,
     NumpyGeneratorPart,
     Part,
     PythonRandomPart,
@@ -121,26 +114,41 @@ class PerRankPart(Part):
 
     Its tree is the same on every rank: the states of all, in the order of ranks, or the state
     alone where there is one. On fewer ranks than it was captured on, the states of the others
-    are carried along; on more, those that are new are seeded by the first one's state and
-    their rank.
+    are carried along. On more, those that are new make theirs from the first one's state and
+    their rank, where it is a generator; else they have the first one's.
+
+    Where each rank writes what it holds, its tree is this rank's state alone, and nothing is
+    carried along.
 
     Args:
         name: for the meeting.
         part: this rank's.
         ranks: all of them.
         any_size: whether its states go on on another number of ranks.
+        own: whether each rank writes what it holds.
     """
 
-    def __init__(self, name: str, part: Part, ranks: Ranks, *, any_size: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        part: Part,
+        ranks: Ranks,
+        *,
+        any_size: bool = True,
+        own: bool = False,
+    ) -> None:
+        self.own = own
         self._name = name
         self._part = part
         self._ranks = ranks
-        self._any_size = any_size
+        self.any_size = any_size
         self._carried: list[Any] = []
         self._restored: int | None = None
 
     def capture(self) -> Any:
         own = clone_tree(self._part.capture())
+        if self.own:
+            return own
         if self._ranks.size == 1:
             states = [own]
         else:
@@ -153,9 +161,12 @@ class PerRankPart(Part):
 
     def restore(self, tree: Any) -> None:
         several = isinstance(tree, dict) and set(tree) == {"ranks"}
+        if self.own and not several:
+            self._part.restore(tree)
+            return
         states = list(tree["ranks"]) if several else [tree]
         size, rank = self._ranks.size, self._ranks.rank
-        if len(states) != size and not self._any_size:
+        if len(states) != size and not self.any_size:
             raise SnapshotError(
                 f"{self._name} is each rank's own: it was captured on {len(states)} ranks and "
                 f"cannot go on on {size}"
@@ -166,9 +177,8 @@ class PerRankPart(Part):
             self._part.restore(states[rank])
             return
         self._part.restore(states[0])
-        if isinstance(self._part, GlobalRandomPart):
-            seed = hashlib.blake2b(_packed(states[0]) + rank.to_bytes(8, "little"), digest_size=4)
-            _seed_global(int.from_bytes(seed.digest(), "little"))
+        seed = hashlib.blake2b(_packed(states[0]) + rank.to_bytes(8, "little"), digest_size=4)
+        self._part.reseed(int.from_bytes(seed.digest(), "little"))
 
     def settled(self) -> None:
         """What was restored is not compared with what there was: capture all ranks from now on."""
@@ -198,94 +208,6 @@ class ModuleOfRanks(Part):
 
     def restore(self, tree: Any) -> None:
         self._part.restore(tree)
-
-
-def _seed_global(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-class FirstRankStore:
-    """Durable snapshots of replicas: the first rank writes, all read, and all know the same.
-
-    What the first rank finds in the folder is what there is, also where a network file system
-    shows another rank something older; from then on each rank keeps count for itself. Every
-    method but `stored` is collective.
-
-    Args:
-        store: the snapshots as this rank sees them.
-        ranks: all of them.
-    """
-
-    def __init__(self, store: DiskStore, ranks: Ranks) -> None:
-        self._store = store
-        self._ranks = ranks
-
-        def look() -> Any:
-            stored, objections = store.stored()
-            told = [[one.ref.to_json(), one.size_bytes] for one in stored]
-            return [told, [[one.id, str(one), one.lasting] for one in objections]]
-
-        told, objections = ranks.from_first("snapshots on disk", look)
-        self._stored = [Stored(SnapshotRef.from_json(ref), size) for ref, size in told]
-        self._objections = [Objection(*one[:2], lasting=one[2]) for one in objections]
-
-    def write(self, ref: SnapshotRef, tree: Any) -> int:
-        """Make a snapshot durable, if every rank holds the same state; return its size.
-
-        Raises:
-            RankError: they do not; nothing was written.
-            OSError: the first rank's disk is full or fails.
-        """
-        self._ranks.agree(f"snapshot {ref.id}", {"the state": ref.digest})
-        what = f"writing snapshot {ref.id}"
-        size = self._ranks.from_first(what, lambda: self._store.write(ref, tree))
-        others = [one for one in self._stored if one.ref.id != ref.id]
-        self._stored = sorted(
-            [*others, Stored(ref, size)], key=lambda one: (one.ref.step, one.ref.attempt)
-        )
-        return size
-
-    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]:
-        """The labels and sizes of all readable snapshots, and why others were passed over."""
-        gone = set(but)
-        objections = [one for one in self._objections if one.id not in gone]
-        return [one for one in self._stored if one.ref.id not in gone], objections
-
-    def read(self, snapshot_id: str) -> Any:
-        """Read a snapshot on every rank, verifying every byte.
-
-        Raises:
-            DamagedError: its files are damaged, as the first rank reads them.
-            SnapshotError: it cannot be read, on this rank or on another.
-        """
-        tree, kind, text = None, "", ""
-        try:
-            tree = self._store.read(snapshot_id)
-        except SnapshotError as error:
-            kind, text = type(error).__name__, str(error)
-        told = json.dumps([kind, text]).encode()
-        heard = [json.loads(row) for row in self._ranks.exchange(f"reading {snapshot_id}", told)]
-        failed = [(rank, *one) for rank, one in enumerate(heard) if one[0]]
-        if failed:  # the same on every rank, since all act on it
-            rank, kind, text = failed[0]
-            lasting = rank == 0 and kind == DamagedError.__name__
-            raise (DamagedError if lasting else SnapshotError)(f"{text} (on rank {rank})")
-        return tree
-
-    def remove_all(self, snapshot_ids: Sequence[str]) -> None:
-        """Remove several snapshots; one that is gone already is fine."""
-        names = set(snapshot_ids)
-        self._stored = [one for one in self._stored if one.ref.id not in names]
-        self._objections = [one for one in self._objections if one.id not in names]
-        self._ranks.from_first(
-            "removing snapshots", lambda: self._store.remove_all(list(snapshot_ids))
-        )
-
-    def free_bytes(self) -> int:
-        """Bytes that the first rank's disk has room for."""
-        return self._ranks.from_first("free bytes", self._store.free_bytes)
 
 
 def agreed_probes(probes: Sequence[Probe], ranks: Ranks) -> tuple[Probe, ...]:

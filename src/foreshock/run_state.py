@@ -1,21 +1,28 @@
 """The rewound state of a run, and its snapshots in memory and on disk."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from foreshock.accord import Accord, Replicas
 from foreshock.core.errors import ForeshockError, SnapshotError
 from foreshock.core.snapshot import Health, SnapshotRef, in_lineage
 from foreshock.durable import Disk
+from foreshock.ranks.agreement import RankError
 from foreshock.recipes import Cadence
 from foreshock.snapshots.checksum import checksum, is_checksum
-from foreshock.snapshots.codec import DAMAGE, digest
-from foreshock.snapshots.labels import DamagedError, Objection
-from foreshock.snapshots.memory import MemoryRing
+from foreshock.snapshots.codec import digest
+from foreshock.snapshots.damage import DAMAGE, DamagedError
+from foreshock.snapshots.finite import has_finite_state
+from foreshock.snapshots.labels import Objection
+from foreshock.snapshots.live_layout import like_live
+from foreshock.snapshots.memory import Held, MemoryRing
 from foreshock.snapshots.parts import Part, clone_tree
-from foreshock.snapshots.shelf import Shelf, Store
+from foreshock.snapshots.shelf import Shelf
+from foreshock.snapshots.stores import Loaded, Store
 from foreshock.snapshots.writer import Written
 
 
@@ -27,12 +34,20 @@ class Restored(NamedTuple):
         watching: the state of what watches, for the monitor.
         digest_equal: whether the restored state has the digest it was captured with.
         passed_over: snapshots that could not be used, and why.
+        num_ranks: how many ranks wrote the parts that each has of its own, where those that
+            are here now are not as many; None where they are, or there are no such parts.
     """
 
     ref: SnapshotRef
     watching: Any
     digest_equal: bool
     passed_over: tuple[Objection, ...]
+    num_ranks: int | None = None
+
+
+class _Back(NamedTuple):  # the state of what watches, and the ranks that wrote it
+    watching: Any
+    num_ranks: int | None
 
 
 class RunState:
@@ -44,7 +59,8 @@ class RunState:
     A state that never left memory is held to a checksum (see `snapshots.checksum`), at the
     speed of memory: its copy back is made, and what is live then must have the checksum of
     what was live when it was taken. One from disk has every byte of its files held to
-    BLAKE2b, and what is live then to the checksum and to BLAKE2b of the state.
+    BLAKE2b, and what is live then to the checksum and to BLAKE2b of the state. On several ranks
+    each does so for what it holds, and a state is restored if it is on all.
 
     Args:
         parts: what is rewound, by name.
@@ -52,6 +68,8 @@ class RunState:
         folder: where.
         cadence: how many are kept, and whether they are written in the background.
         store: see `Shelf`.
+        accord: what ranks make of it together; by default there is one.
+        num_ranks: how many there are.
     """
 
     def __init__(
@@ -62,8 +80,13 @@ class RunState:
         folder: Path,
         cadence: Cadence,
         store: Store | None = None,
+        accord: Accord | None = None,
+        num_ranks: int = 1,
     ) -> None:
         self._parts = parts
+        self._accord: Accord = Replicas() if accord is None else accord
+        self.num_ranks = num_ranks
+        """How many ranks there are."""
         self._memory = MemoryRing(cadence.memory_keep)
         self.shelf = Shelf(
             disk, folder, cadence.retention, asynchronous=cadence.asynchronous, store=store
@@ -72,6 +95,7 @@ class RunState:
         self._labels: list[SnapshotRef] = []
         self._num_labels = cadence.memory_keep
         self._pending: dict[str, Any] = {}
+        self._pending_own: frozenset[str] = frozenset()
 
     def add(self, name: str, part: Part) -> None:
         """Add a part. If a state was restored that has one of this name, it gets it now.
@@ -83,11 +107,17 @@ class RunState:
             raise SnapshotError(f"{name!r} is tracked already; choose another name")
         self._parts[name] = part
         if name in self._pending:
-            part.restore(self._pending.pop(name))
+            given = self._pending.pop(name)
+            part.restore(given)
+            self._pending_own -= {name}
+            same = not part.own or checksum(part.capture()) == checksum(given)
+            if part.own and not self._accord.everywhere(f"tracking {name}", same):
+                for ref in self._memory.refs:  # its own by now, which they do not hold yet
+                    self._memory.discard(ref.id)
 
     def digest(self) -> str:
-        """Digest of the training state as it is now."""
-        return digest(self._capture())
+        """Digest of the training state as it is now; on several ranks all must ask for it."""
+        return self._accord.digest(self._capture(), self._own)
 
     # ---- taking ---------------------------------------------------------------------
 
@@ -110,8 +140,7 @@ class RunState:
             digest="",
             health=health,
         )
-        told = [label.to_json() for label in labels]
-        held = self._memory.put(ref, self._capture(), watching, told)
+        held = self._hold(ref, self._capture(), watching, [label.to_json() for label in labels])
         self._label([*labels, held.ref])
         return held.ref
 
@@ -136,9 +165,14 @@ class RunState:
 
     def room(self) -> tuple[int, int, int] | None:
         """See `Shelf.room`."""
-        return self.shelf.room(self._memory.size_bytes)
+        return self.shelf.room(self._memory.size_bytes, self._memory.share_bytes(self.num_ranks))
 
     # ---- what there is --------------------------------------------------------------
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether each rank writes what it holds."""
+        return self._accord.is_spread
 
     def has_any(self) -> bool:
         """Whether anything durable is there, whole or damaged."""
@@ -213,7 +247,7 @@ class RunState:
                     continue
                 try:
                     found = self._try(ref, from_memory=from_memory)
-                except torch.OutOfMemoryError:
+                except (torch.OutOfMemoryError, RankError):
                     raise  # no fault of the snapshot's
                 except (ForeshockError, *DAMAGE) as error:
                     lasting = isinstance(error, DamagedError) and not from_memory
@@ -221,80 +255,131 @@ class RunState:
                     self._memory.discard(ref.id)
                     continue
                 if found is not None:
-                    return Restored(ref, found[0], True, tuple(passed_over))
+                    return Restored(ref, found.watching, True, tuple(passed_over), found.num_ranks)
         known = [f"{name} is known to be damaged" for name in sorted(self.shelf.bad)]
         detail = "; ".join([*passed_over, *known]) or "there is none"
         raise SnapshotError(f"no snapshot could be restored: {detail}")
 
-    def visit(self, refs: Sequence[SnapshotRef], look: Callable[[], Any]) -> list[Any]:
-        """Look at earlier states in memory, one after the other, and come back to the present.
+    def visit(
+        self, refs: Sequence[SnapshotRef], look: Callable[[], Any]
+    ) -> list[tuple[SnapshotRef, Any]]:
+        """Look at earlier states, one after the other, and come back to the present.
+
+        One that is in memory is taken from there, another from disk; one that is gone or
+        damaged is passed over.
 
         Raises:
             SnapshotError: the present state could not be put back exactly.
         """
-        there = [held for ref in refs if (held := self._memory.get(ref.id)) is not None]
-        if not there:
+        if not refs:
             return []
         present = clone_tree(self._capture())
         expected = checksum(present)
+        seen: list[tuple[SnapshotRef, Any]] = []
         try:
-            seen: list[Any] = []
-            for held in there:
-                self._put_back(held.training())
-                seen.append(look())
+            for ref in refs:
+                if (training := self._looked_up(ref)) is not None:
+                    self._put_back("looking back", training)
+                    seen.append((ref, look()))
             return seen
         finally:
-            if checksum(self._put_back(present)) != expected:
+            if checksum(self._put_back("coming back", present)) != expected:
                 raise SnapshotError("the present state could not be put back after a look back")
+
+    def _looked_up(self, ref: SnapshotRef) -> dict[str, Any] | None:
+        held = self._memory.get(ref.id)
+        if held is not None:
+            return held.training()
+        try:
+            loaded = self._load(ref.id)
+        except (torch.OutOfMemoryError, RankError):
+            raise
+        except (ForeshockError, *DAMAGE):
+            return None
+        return dict(sorted((loaded.tree["training"] | loaded.own).items()))
 
     def rewound_to(self, step: int) -> None:
         """Let go of the states in memory that have been undone."""
         self._memory.drop_after(step)
 
     def optimizer_is_finite(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether every moment of the optimizer is finite."""
-        tensors = [
-            value
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
-        ]
-        if not tensors:
-            return True
-        sums = torch._foreach_norm(tensors, dtype=torch.float32)
-        return bool(torch.isfinite(torch.stack([one.cpu() for one in sums])).all())
+        """Whether every moment of the optimizer is finite, on every rank."""
+        return self._accord.everywhere("finite moments", has_finite_state(optimizer))
 
-    def _try(self, ref: SnapshotRef, *, from_memory: bool) -> tuple[Any] | None:
-        """Restore one snapshot; what watched, or None if it is not there."""
+    @property
+    def _own(self) -> frozenset[str]:
+        """Names of the parts of which each rank has its own."""
+        return self._pending_own | {name for name, part in self._parts.items() if part.own}
+
+    def _hold(
+        self, ref: SnapshotRef, training: dict[str, Any], watching: Any, labels: Sequence[Any]
+    ) -> Held:
+        """Keep a state in memory, labelled alike on every rank."""
+        held = self._memory.put(ref, training, watching, labels, self._own)
+        label = self._accord.label(training, held.own, held.checksum)
+        held.ref = dataclasses.replace(held.ref, digest=label)
+        return held
+
+    def _try(self, ref: SnapshotRef, *, from_memory: bool) -> _Back | None:
+        """Restore one snapshot, or None if it is not there."""
         if from_memory:
             held = self._memory.get(ref.id)
             if held is None:
                 return None
-            live = self._put_back(held.training())
-            if checksum(live) != held.ref.digest:
-                raise SnapshotError("the restored state has another digest")
+            live = self._put_back(ref.id, held.training())
+            self._equal(ref.id, live, [held.checksum])
             self._label(_labels(held.labels, held.ref))
-            return (clone_tree(held.watching),)
-        tree: Any = self.shelf.store.read(ref.id)
+            return _Back(clone_tree(held.watching), None)
+        loaded = self._load(ref.id)
+        tree = loaded.tree
+        training = dict(sorted((tree["training"] | loaded.own).items()))
         labels = _labels(tree["labels"], ref)
-        live = self._put_back(tree["training"])
-        strong = digest(live)
-        equal = (checksum(live) if is_checksum(ref.digest) else strong) == ref.digest
-        if not equal or tree.get("digest", strong) != strong:
-            # Its files are sound: it is the run that does not take its state back exactly.
-            raise SnapshotError("the restored state has another digest")
+        for name, part in self._parts.items():
+            if part.own and not part.any_size and loaded.num_ranks != self.num_ranks:
+                raise SnapshotError(
+                    f"{name} is each rank's own: it was captured on {loaded.num_ranks} ranks and "
+                    f"cannot go on on {self.num_ranks}"
+                )
+        self._pending_own = frozenset(loaded.own) - self._parts.keys()
+        live = self._put_back(ref.id, training)
+        for name in loaded.anew:  # made just now, from the first rank's
+            training[name] = live[name]
+        self._equal(ref.id, live, loaded.digests or [digest(training)])
         watching = clone_tree(tree["watching"])
         if self._num_labels:  # the next look back needs no disk
-            self._memory.put(ref, tree["training"], watching, tree["labels"])
+            self._hold(ref, training, watching, tree["labels"])
         self._label(labels)
-        return (watching,)
+        differs = bool(loaded.own) and loaded.num_ranks != self.num_ranks
+        return _Back(watching, loaded.num_ranks if differs else None)
 
-    def _put_back(self, training: dict[str, Any]) -> dict[str, Any]:
-        """Put a state back; return what is live then, captured once."""
-        for name, part in self._parts.items():
-            if name not in training:
-                raise SnapshotError(f"the snapshot does not hold {name!r}, which this run tracks")
-            part.restore(training[name])
+    def _load(self, snapshot_id: str) -> Loaded:
+        shared = {name: part for name, part in self._parts.items() if not part.own}
+        return self.shelf.store.load(snapshot_id, like_live(shared), self._own)
+
+    def _equal(self, name: str, live: dict[str, Any], wanted: Sequence[str]) -> None:
+        """Refuse what is live unless it has these digests, on every rank."""
+        error: Exception | None = None
+        strong = "" if all(is_checksum(one) for one in wanted) else digest(live)
+        if any((checksum(live) if is_checksum(one) else strong) != one for one in wanted):
+            # Its files are sound: it is the run that does not take its state back exactly.
+            error = SnapshotError("the restored state has another digest")
+        if (fate := self._accord.fate(f"comparing {name}", error)) is not None:
+            raise fate
+
+    def _put_back(self, name: str, training: dict[str, Any]) -> dict[str, Any]:
+        """Put a state back on every rank; return what is live then, captured once."""
+        error: Exception | None = None
+        try:
+            for one, part in self._parts.items():
+                if one not in training:
+                    raise SnapshotError(
+                        f"the snapshot does not hold {one!r}, which this run tracks"
+                    )
+                part.restore(training[one])
+        except (ForeshockError, *DAMAGE) as caught:
+            error = caught
+        if (fate := self._accord.fate(f"restoring {name}", error)) is not None:
+            raise fate
         known = set(self._parts)
         self._pending = {
             name: clone_tree(tree) for name, tree in training.items() if name not in known

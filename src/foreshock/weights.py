@@ -3,7 +3,6 @@
 Nothing in a file is run. What is read of a run is verified by its digests, without a lock.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from foreshock.core.comparison import growth_of
 from foreshock.core.errors import ConfigError, SnapshotError
 from foreshock.core.reading import from_json_whole
 from foreshock.core.snapshot import SnapshotRef, in_lineage
@@ -112,11 +112,10 @@ def growth_between(before: Weights, after: Weights, neighbours: list[Weights]) -
 
     The root of the ratio of steps, 1 at least; 1 too where steps are not known.
     """
-    steps = [one.ref.step for one in (*neighbours, before) if one.ref is not None]
-    if len(steps) < 2 or before.ref is None or after.ref is None or before.path != after.path:
+    if before.ref is None or after.ref is None or before.path != after.path:
         return 1.0
-    spacing = (steps[-1] - steps[0]) / (len(steps) - 1)
-    return math.sqrt(max(1.0, (after.ref.step - before.ref.step) / spacing))
+    steps = [one.ref.step for one in neighbours if one.ref is not None]
+    return growth_of(before.ref.step, after.ref.step, steps)
 
 
 def _store(run_dir: Path) -> DiskStore:

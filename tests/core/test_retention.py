@@ -143,3 +143,16 @@ def test_nothing_at_all() -> None:
 )  # fmt: skip
 def test_due_by_either(step: int, secs: float, minutes: float, why: str) -> None:
     assert why_due(step, 100, secs, minutes) == why
+
+
+def test_what_an_incident_may_go_back_to_stays_while_there_is_room() -> None:
+    history = [stored(step) for step in range(0, 100, 10)]
+    rule = Retention(newest=2, anchor_steps=1000)
+    assert kept(retain(history, rule)) == [0, 80, 90]
+    needed = {"00000030-a00001", "00000040-a00001"}
+    fates = retain(history, rule, needed=needed)
+    assert kept(fates) == [0, 30, 40, 80, 90]
+    assert {fate.why for fate in fates if fate.ref.id in needed} == {
+        "an incident may go back to it again"
+    }
+    assert kept(retain(history, rule, needed=needed, room_bytes=30)) == [0, 80, 90]

@@ -1,5 +1,6 @@
 """The tiny program of these tests on several ranks: replicas, and the same global batch."""
 
+import dataclasses
 import os
 import signal
 import time
@@ -8,7 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from foreshock.attempts import Attempts
 from foreshock.core.errors import Halted
@@ -21,6 +26,7 @@ from foreshock.probes.held_out_loss import HeldOutLoss
 from foreshock.ranks.agreement import Ranks
 from foreshock.ranks.ordered_sum import ordered_mean
 from foreshock.recipes import Cadence
+from foreshock.snapshots.checksum import checksum
 from foreshock.update import Update
 from tests.guard.programs import (
     OPTIMIZERS,
@@ -33,6 +39,8 @@ from tests.guard.programs import (
 )
 
 DENSE = Cadence(memory_steps=5, memory_keep=3, disk_steps=10, disk_keep=2)
+AT_ONCE = dataclasses.replace(DENSE, asynchronous=False)
+"""For tests that name snapshots on disk."""
 BATCH = 8  # but 12 on three ranks
 
 
@@ -77,10 +85,14 @@ def train(
     max_steps: int | None = None,
     accumulate: int = 1,
     options: dict[str, Any] | None = None,
+    layout: str = "ddp",
+    cadence: Cadence = DENSE,
+    optimizer_kind: str = "adamw",
 ) -> Ended:
     """Train to the end or a halt; `hook` runs before each step."""
-    seed_everything(100 + rank)  # dropout is each rank's own
+    seed_everything(100)
     plain = TinyModel()
+    seed_everything(100 + rank)  # dropout is each rank's own
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in plain.parameters():
@@ -91,11 +103,18 @@ def train(
         if isinstance(module, nn.Dropout):
             module.p = dropout
     model: Any = plain
-    if world > 1:
+    if layout in ("fsdp", "hsdp"):
+        if world == 1:
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        copies = {"fsdp": (world,), "hsdp": (2, world // 2)}[layout]
+        mesh = init_device_mesh("cpu", copies, mesh_dim_names=("copy", "shard")[-len(copies) :])
+        fully_shard(plain.mlp, mesh=mesh)
+        fully_shard(plain, mesh=mesh)
+    elif world > 1:
         model = nn.parallel.DistributedDataParallel(plain)
         if world > 2:
             model.register_comm_hook(None, ordered_mean)
-    optimizer = OPTIMIZERS["adamw"](plain.parameters())
+    optimizer = OPTIMIZERS[optimizer_kind](plain.parameters())
     held_out = []
     if probes:
         data = Sentences(32, seed=9)
@@ -118,7 +137,7 @@ def train(
         scheduler=SCHEDULERS["cosine"](optimizer),
         clip=1.0,
         accumulate=accumulate,
-        recipe=recipe(cadence=DENSE),
+        recipe=recipe(cadence=cadence),
         probes=held_out,
         name="ranked",
         resume=resume,
@@ -143,8 +162,13 @@ def train(
         digest = guard.digest() if world == 1 else digest_of(guard)
         ledger = guard._feed.stream.ledger
         aside = sorted({key for entry in ledger.entries for key in ledger.samples(entry.entry_id)})
-        weights = {name: one.detach().clone() for name, one in plain.named_parameters()}
+        weights = {name: whole(one) for name, one in plain.named_parameters()}
         return Ended(digest, guard.halted, list(guard.records), aside, losses, weights)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of all of a tensor; collective where it is spread."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach().clone()
 
 
 def guard_noise(guard: Guard) -> torch.Generator:
@@ -157,11 +181,14 @@ def digest_of(guard: Guard) -> str:
     return guard.records[-1]["digest"]
 
 
-def hurt(guard: Guard, model: nn.Module, _rank: int) -> None:
-    """A NaN in the weights of every rank before step 13, until the run has planned for it."""
+def hurt(guard: Guard, model: nn.Module, rank: int) -> None:
+    """A NaN in the weights before step 13, until the run has planned for it."""
     if guard.step_number == 12 and not guard.book.incidents:
-        with torch.no_grad():
-            model.out.weight[0, 0] = torch.nan
+        weight = model.out.weight.detach()
+        if not isinstance(weight, DTensor):
+            weight[0, 0] = torch.nan
+        elif rank == 0:
+            weight.to_local()[0, 0] = torch.nan
 
 
 SHORT: dict[str, Any] = {"hook": hurt, "max_steps": 24, "dropout": 0.1}
@@ -240,16 +267,25 @@ def counted(
     return train(rank, world, run_dir, **options), seen, changes
 
 
-def sleeps(rank: int, world: int, run_dir: Path, sleeper: int, timeout_secs: float) -> Ended:
-    """Train; one rank sleeps for ever in its rollback."""
+def sleeps(
+    rank: int,
+    world: int,
+    run_dir: Path,
+    sleeper: int,
+    timeout_secs: float,
+    kind: type = Attempts,
+    name: str = "go_back",
+    options: dict[str, Any] | None = None,
+) -> Ended:
+    """Train; one rank sleeps for ever in its rollback, or in another method."""
     if rank == sleeper:
 
         def never(*_: Any, **__: Any) -> Any:
             while True:
                 time.sleep(1)
 
-        Attempts.go_back = never
-    return train(rank, world, run_dir, **{**SHORT, "timeout_secs": timeout_secs})
+        setattr(kind, name, never)
+    return train(rank, world, run_dir, **{**SHORT, "timeout_secs": timeout_secs, **(options or {})})
 
 
 def tampered(rank: int, world: int, run_dir: Path, liar: int, what: str) -> Ended:
@@ -288,3 +324,81 @@ def damaged(rank: int, world: int, run_dir: Path) -> Ended:
 
         Update.gradient_sizes = spoiled
     return train(rank, world, run_dir, max_steps=11)
+
+
+def forgetful(rank: int, world: int, run_dir: Path, who: int | None, layout: str) -> Ended:
+    """Train; before the rollback memory decays on one rank, or on none is anything left in it."""
+
+    def forget(guard: Guard, model: nn.Module, rank: int) -> None:
+        if guard.step_number == 12 and not guard.book.incidents:
+            memory = guard._state._memory
+            if who is None:
+                for ref in memory.refs:
+                    memory.discard(ref.id)
+            elif rank == who:
+                for held in memory._kept:
+                    held.slot._buffers[0].view(torch.uint8).view(-1)[0] ^= 1
+        hurt(guard, model, rank)
+
+    return train(
+        rank, world, run_dir, **{**SHORT, "hook": forget, "layout": layout, "cadence": AT_ONCE}
+    )
+
+
+def broken_gradient(
+    rank: int, world: int, run_dir: Path, optimizer_kind: str
+) -> tuple[list[int], list[bool], list[float]]:
+    """Train on shards; the gradient of one rank's shard is broken once.
+
+    Returns the steps that were skipped, whether the state stayed in each step as it was, and
+    the gradient norms that the gate saw.
+    """
+    sizes, update, number = Update.gradient_sizes, Update.commit_or_skip, 0
+    stayed: list[bool] = []
+    norms: list[float] = []
+
+    def spoiled(this: Update) -> Any:
+        nonlocal number
+        number += 1
+        if number == 6 and rank == 1:
+            gradient = next(p.grad for p in this._parameters if p.grad.to_local().numel())
+            gradient.to_local().view(-1)[0] = torch.inf
+        return sizes(this)
+
+    def watched(this: Update, norm: torch.Tensor, *args: Any, **options: Any) -> Any:
+        norms.append(float(norm))
+        before = held(this)
+        found = update(this, norm, *args, **options)
+        stayed.append(held(this) == before)
+        return found
+
+    def held(this: Update) -> str:
+        return checksum([this._parameters, this._optimizer.state_dict()["state"]])
+
+    Update.gradient_sizes, Update.commit_or_skip = spoiled, watched
+    options = {"layout": "fsdp", "optimizer_kind": optimizer_kind, "max_steps": 8}
+    ended = train(rank, world, run_dir, **options)
+    skips = [one["step"] for one in ended.records if one["kind"] == "skip"]
+    return skips, stayed, norms
+
+
+class FillingDisk:
+    """A real disk that has no room for the tensors of one snapshot."""
+
+    def __init__(self, name: str) -> None:
+        self._disk = RealDisk()
+        self._name = name
+
+    def write(self, path: Path, chunks: Any) -> None:
+        if self._name in str(path) and path.suffix == ".safetensors":
+            raise OSError(28, "No space left on device", str(path))
+        self._disk.write(path, chunks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+def full_disk(rank: int, world: int, run_dir: Path) -> Ended:
+    """Train on shards; the disk of the last rank has no room at step 10."""
+    disk: Any = FillingDisk("00000010-") if rank == world - 1 else RealDisk()
+    return train(rank, world, run_dir, **{**SHORT, "layout": "fsdp", "disk": disk})

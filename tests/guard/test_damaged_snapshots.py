@@ -5,11 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from foreshock.core.errors import SnapshotError
 from foreshock.recipes import Cadence
 from foreshock.snapshots.labels import blake2b, canonical
-from tests.guard.programs import guarded, make, recipe, run
+from tests.guard.programs import guarded, make, recipe, run, take_step
 
 RECIPE = recipe(
     cadence=Cadence(memory_steps=5, memory_keep=2, disk_steps=10, disk_keep=3, asynchronous=False)
@@ -142,3 +143,23 @@ def test_no_single_bit_goes_unnoticed(tmp_path, stopped):
         training = make(tracked=True)
         with guarded(training, run_dir, resume=True, recipe=RECIPE) as guard:
             assert guard.step_number == 20
+
+
+def test_a_look_back_reaches_the_disk_and_leaves_out_what_is_damaged(tmp_path):
+    training = make()
+    weight = next(training.model.parameters())
+    weights, seen = {}, []
+    with guarded(training, tmp_path / "run", recipe=RECIPE) as guard:
+        for batch in guard:
+            weights[guard.step_number] = weight.detach().clone()
+            take_step(training, guard, batch)
+            if guard.step_number == 35:
+                break
+        flip(tmp_path / "run/snapshots/00000020-a00001/tensors.safetensors")
+        before = guard.digest()
+        refs = guard._attempts.held()
+        assert [ref.step for ref in sorted(refs, key=lambda ref: ref.step)][:3] == [0, 10, 20]
+        seen = guard._attempts.look_at(refs, lambda: weight.detach().clone())
+        assert guard.digest() == before
+    assert sorted(ref.step for ref, _ in seen) == [0, 10, 25, 30]
+    assert all(torch.equal(weights[ref.step], found) for ref, found in seen)

@@ -1,6 +1,7 @@
 """What every rank has of its own, on another number of ranks; and who follows a journal."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from foreshock.journal import Journal
 from foreshock.quiet_disk import QuietDisk
 from foreshock.replicated import PerRankPart, _packed
 from foreshock.snapshots.codec import digest
-from foreshock.snapshots.parts import GlobalRandomPart, TorchGeneratorPart
+from foreshock.snapshots.parts import (
+    GlobalRandomPart,
+    NumpyGeneratorPart,
+    Part,
+    PythonRandomPart,
+    TorchGeneratorPart,
+)
 from tests.simulated_disk import SimulatedDisk
 
 
@@ -110,6 +117,53 @@ def test_ranks_that_are_new_draw_other_numbers() -> None:
         random.setstate(kept["python"])
         np.random.set_state(kept["numpy"])
         torch.set_rng_state(state)
+
+
+GENERATORS: dict[str, Callable[[], tuple[Part, Callable[[], float]]]] = {
+    "torch": lambda: of(
+        TorchGeneratorPart, torch.Generator(), lambda g: torch.rand((), generator=g)
+    ),
+    "numpy": lambda: of(NumpyGeneratorPart, np.random.default_rng(0), lambda g: g.random()),
+    "python": lambda: of(PythonRandomPart, random.Random(0), lambda g: g.random()),
+}
+
+
+def of(
+    kind: Callable[[Any], Part], generator: Any, draw: Callable[[Any], Any]
+) -> tuple[Part, Callable[[], float]]:
+    return kind(generator), lambda: float(draw(generator))
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+@pytest.mark.parametrize("own", [False, True])
+def test_new_ranks_make_their_generator_from_the_first_ones_and_their_number(
+    kind: str, own: bool
+) -> None:
+    """Each another, the same each time, and none that of the first."""
+    first, _ = GENERATORS[kind]()
+    tree = {"ranks": [first.capture()]} if own else first.capture()
+    drawn: list[list[float]] = []
+    for _ in range(2):
+        seen: list[float] = []
+        for rank in range(4):
+            part, draw = GENERATORS[kind]()
+            ranks: Any = Together(rank, 4)
+            PerRankPart("noise", part, ranks, own=own).restore(tree)
+            seen.append(draw())
+        drawn.append(seen)
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 4
+
+
+def test_where_each_rank_writes_its_own_its_tree_is_its_state_alone() -> None:
+    ranks: Any = Together(1, 2)
+    generator = torch.Generator().manual_seed(5)
+    part = PerRankPart("noise", TorchGeneratorPart(generator), ranks, own=True)
+    tree = part.capture()
+    assert torch.equal(tree, generator.get_state())
+    expected = torch.rand(3, generator=generator)
+    part.restore(tree)
+    assert torch.equal(torch.rand(3, generator=generator), expected)
 
 
 def test_a_loaders_state_is_not_divided() -> None:

@@ -27,6 +27,21 @@ class Late(Probe):
         return [1.0 if believed and backs < self.cured else 0.0] * 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Early(Probe):
+    """Shows the model hurt when a recovery is verified first, until it went back often enough."""
+
+    name: ClassVar[str] = "early"
+    guard: list[Any] = field(default_factory=list)
+    cured: int = 2
+
+    def measure(self, model):
+        book, records = self.guard[0].book, self.guard[0].records
+        backs = sum(len(one.rollbacks) for one in book.incidents)
+        verifying = records[-1]["kind"] not in ("attempt_started", "quarantined")
+        return [1.0 if backs and backs < self.cured and verifying else 0.0] * 4
+
+
 def poisoned(tmp_path, *, cured, after=2400, **options):
     training = make(stages=poisoned_stages(480, 32, after), tracked=True)
     probe = Late(cured=cured)
@@ -67,6 +82,34 @@ def test_a_capability_that_fell_late_sends_the_recovery_further(tmp_path):
     assert then.plan.target_step <= first.plan.target_step
     assert then.plan.actions != first.plan.actions
     assert incident.outcome is Outcome.RECOVERED
+
+
+def windows(incident):
+    calls = [call for record in incident.rollbacks for call in record.plan.actions]
+    return [
+        (call.arguments["start"], call.arguments["stop"])
+        for call in calls
+        if call.name == "quarantine"
+    ]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_trained_quietly_before_a_verification_failed_is_not_set_aside(tmp_path, early):
+    """Not the data since: the window of the plan that failed, and as much again ahead of it."""
+    training = make(stages=poisoned_stages(480, 32, 2400), tracked=True)
+    probe = Early(cured=2) if early else Late(cured=2)
+    guard = guarded(training, tmp_path / "run", probes=[probe])
+    probe.guard.append(guard)
+    run(training, guard)
+    (incident,) = guard.book.incidents
+    first, then = incident.rollbacks[:2]
+    failed = next(one for one in of(guard, "verification") if not one["verification"]["passed"])
+    assert then.step == failed["step"] and bool(failed["verification"].get("again")) is not early
+    one, other = windows(incident)[:2]
+    assert one[1] == first.position
+    assert then.position - first.position <= 8  # one more step had alarmed
+    assert other == (one[0], then.position + (one[1] - one[0]))
+    assert 8 * failed["step"] > then.position + 64  # it had trained further
 
 
 def test_the_second_verification_outlives_a_restart(tmp_path):

@@ -218,8 +218,15 @@ def test_an_incident_that_was_only_skipped_is_compared_with_the_state_before_it(
     (incident,) = guard.book.incidents
     assert [record.plan.rung for record in incident.plans] == ["skip"]
     assert incident.verification is not None
-    assert incident.verification["against"] == f"the state before step {incident.onset_step}"
+    (kept,) = [one for one in guard.records if one["kind"] == "measured_before"]
+    assert kept["at_step"] < incident.onset_step <= kept["at_step"] + 5
+    assert kept["neighbour_steps"] == [kept["at_step"] - 5 * back for back in (6, 5, 4, 3, 2, 1)]
+    assert incident.verification["against"] == kept["snapshot"]
     assert incident.outcome == "recovered"
+    verified = [one for one in guard.records if one["kind"] == "verification"]
+    assert verified[0]["position"] == 8 * guard.monitor.last_alarm_step  # the last alarm's
+    if verified[1:]:
+        assert verified[1]["verification"]["against"] == kept["snapshot"]
 
 
 def _grow(guard, steps):

@@ -12,7 +12,7 @@ from foreshock.ranks.agreement import Ranks
 from tests.guard.ranked import SHORT, Killing, train
 
 
-def main(folder: Path, victim: int, number: int) -> None:
+def main(folder: Path, victim: int, number: int, layout: str) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -20,10 +20,10 @@ def main(folder: Path, victim: int, number: int) -> None:
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if rank == victim and restart == 0:
         Killing(Ranks, ("exchange",), number, after=True)
-    ended = train(rank, world, folder / "run", **SHORT)
+    ended = train(rank, world, folder / "run", **SHORT, layout=layout)
     (folder / f"{rank}.ended").write_text(f"{restart} {ended.digest}")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

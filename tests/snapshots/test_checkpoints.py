@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from foreshock.checkpoints import still_needed
 from foreshock.core.errors import SnapshotError
 from foreshock.durable import RealDisk
 from foreshock.recipes import Cadence
@@ -429,7 +430,7 @@ def test_a_named_snapshot_is_gone_back_to(tmp_path):
     assert (restored.ref.step, guard.step_number) == (30, 30)
     (record,) = kinds(guard, "snapshot_chosen")
     assert (record["snapshot"], record["target_step"]) == ("00000030-a00001", 30)
-    guard._resumed_random = guard._random.capture()
+    guard._course._resumed_random = guard._course._pieces.random.capture()
     assert run(training, guard) == expected
     with pytest.raises(SnapshotError, match="was undone"):
         try:
@@ -445,3 +446,24 @@ def test_what_cannot_be_chosen_is_refused(tmp_path):
     flip(tmp_path / "run/snapshots/00000030-a00001/tensors.safetensors")
     with pytest.raises(SnapshotError, match="00000030-a00001"):
         chosen(tmp_path / "run", "00000030-a00001")
+
+
+def planned(incident, snapshot):
+    call = {"name": "rollback", "arguments": {"snapshot_id": snapshot}}
+    return {"kind": "plan", "incident": incident, "plan": {"actions": [call]}}
+
+
+def verified(*, passed=True, probes=("a",), again=False):
+    found = {"passed": passed, "probes": list(probes), "again": again}
+    return {"kind": "verification", "verification": found}
+
+
+def test_what_the_last_incident_went_back_to_is_needed_until_its_second_verification():
+    first, then = planned(1, "one"), planned(2, "two")
+    assert still_needed([]) == set()
+    assert still_needed([first, then, planned(2, "older")]) == {"two", "older"}
+    assert still_needed([first, verified()]) == {"one"}
+    assert still_needed([first, verified(passed=False, again=True)]) == {"one"}
+    assert still_needed([first, verified(), verified(again=True)]) == set()
+    assert still_needed([first, verified(probes=())]) == set()
+    assert still_needed([first, verified(probes=()), then]) == {"two"}

@@ -141,7 +141,10 @@ def test_ranks_that_disagree_or_fail_are_named_on_every_rank(tmp_path: Path) -> 
     told = on_ranks(disagree, 2, str(tmp_path))
     assert told[0] == told[1]
     said = {name: " ".join(words[:2]) for name, words in told[0].items()}
-    assert "SnapshotError" in said["replica"] and "/w is not the same" in said["replica"]
+    for name in ("replica", "shape", "value"):
+        assert said[name].startswith("UnlikeRanksError"), said[name]
+    assert said["damage"].startswith("DamagedError")
+    assert "/w is not the same" in said["replica"]
     assert "[0] against [1]" in said["replica"]
     assert "ranks 0 and 1 differ in what they hold" in said["shape"] and "'/w'" in said["shape"]
     assert "hold different values of /s" in said["value"]

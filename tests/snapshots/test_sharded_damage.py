@@ -26,6 +26,7 @@ from foreshock.snapshots.sharded_reader import ShardedLoadPlanner
 from foreshock.snapshots.sharded_sealed import seal, unseal
 from foreshock.snapshots.sharded_state import Described, state_digest
 from foreshock.snapshots.sharded_store import ShardedStore
+from foreshock.snapshots.sharded_whole import read_whole
 from foreshock.snapshots.sharded_writer import ShardedSavePlanner
 from tests.snapshots.sharded_by_hand import live_tree, ref_of, write_by_hand
 
@@ -60,6 +61,8 @@ def refused(folder: Path, match: str | None = None) -> str:
     assert store.digest(tree) == store.digest(before)
     with pytest.raises(SnapshotError):
         store.verify(REF.id)
+    with pytest.raises(SnapshotError):
+        read_whole(REAL_DISK, folder, REF.id)
     text = str(caught.value)
     assert REF.id in text and len(text) < 800
     return text
@@ -78,6 +81,9 @@ def test_what_is_whole_is_read_and_nothing_is_unpickled(
     tree = live_tree(5)
     assert store.read_into(REF.id, tree) == {"rank": 0, "state": [0.5, None]}
     assert store.digest(tree) == store.digest(live_tree(3)) == store.refs()[0][0].digest
+    whole = read_whole(REAL_DISK, folder, REF.id)
+    assert store.digest(whole.tree) == store.digest(live_tree(3))
+    assert whole.own == [{"rank": rank, "state": [0.5, None]} for rank in range(WORLD)]
 
 
 def harmed(path: Path, rng: random.Random) -> str:

@@ -10,7 +10,7 @@ keeps O(log T) of T snapshots; here a gap may also be `anchor_steps` long, since
 cover what is younger.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,6 +73,7 @@ def retain(
     *,
     alive: Callable[[SnapshotRef], bool] = lambda _: True,
     room_bytes: int | None = None,
+    needed: Collection[str] = (),
 ) -> list[Fate]:
     """Decide what is kept, newest first; the same for the same set, in whatever order.
 
@@ -83,6 +84,7 @@ def retain(
             dropped, since it would outlive those that count, its step being higher.
         room_bytes: size that all may have now, where the disk has no more room; the lower of
             it and the budget holds.
+        needed: ids that an incident may still go back to; kept where there is room.
 
     The run's start, the newest one and the newest healthy one are never dropped, whatever the
     budget. Beyond it those go first whose absence leaves the smallest gap for their age.
@@ -92,6 +94,9 @@ def retain(
     reasons = _essential(living)
     for one in living[-rule.newest :] if rule.newest else []:
         reasons.setdefault(one.ref.id, f"one of the newest {rule.newest}")
+    for one in living:
+        if one.ref.id in needed:
+            reasons.setdefault(one.ref.id, "an incident may go back to it again")
     for ref in _anchors(living, reasons, rule):
         reasons[ref.id] = "a healthy anchor"
     limits = [limit for limit in (rule.budget_bytes or None, room_bytes) if limit is not None]

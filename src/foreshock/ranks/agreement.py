@@ -74,7 +74,7 @@ class Ranks:
         self._group: Any = None
         self._watchdog: Watchdog | None = None
         if self.size > 1:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_secs))
+            self._group = self.new_group()
             known = dist.distributed_c10d._get_default_store()
             # A store may outlive a restart: what the ranks before have left there is not ours.
             token = torch.tensor(list(os.urandom(8)), dtype=torch.uint8)
@@ -87,6 +87,14 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this is the rank that writes."""
         return self.rank == 0
+
+    def new_group(self) -> Any:
+        """A gloo group of all ranks, for collectives beside the meetings; None for one rank.
+
+        In a thread of its own, or for tensors, they must not come in between the meetings.
+        """
+        timeout = timedelta(seconds=self._timeout_secs)
+        return dist.new_group(backend="gloo", timeout=timeout) if self.size > 1 else None
 
     def close(self) -> None:
         """Give no more signs of life."""
@@ -209,6 +217,33 @@ class Ranks:
             and _COLLECTIVE_FAILED.search(str(error)) is not None
         )
         return self._lost(what, error, None) if lost else None
+
+    def lost(self, what: str, error: BaseException, ranks: Sequence[int] = ()) -> RankError:
+        """The error for a collective outside of meetings that failed because of other ranks.
+
+        Args:
+            what: what failed, for the message.
+            error: how.
+            ranks: those that are to blame, if that is known.
+        """
+        if not ranks:
+            return self._lost(what, error, None)
+        named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        return self._failed(
+            f"{what}: {named} did not come within {self._timeout_secs:g} s. The run stops on all "
+            f"ranks; start it again with resume, and it goes on from disk ({error!s:.200})",
+            ranks=ranks,
+            kind="ranks_lost",
+        )
+
+    def differ(self, what: str, error: BaseException) -> RankError:
+        """The error for ranks that hold different values of what they should have alike."""
+        return self._failed(
+            f"{what}: {error}. The run stops on all ranks; start it again with resume, and all "
+            "go on from what is on disk",
+            ranks=(),
+            kind="ranks_differ",
+        )
 
     def give_up(self, error: BaseException) -> None:
         """Tell the others that this rank stops, and why, so that they can name it."""

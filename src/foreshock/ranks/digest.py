@@ -134,7 +134,10 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     plain = plain.reshape(1) if not plain.ndim else plain
     wanted = _WORDS[plain.dtype.itemsize]
     if plain.dtype.itemsize == 8:
-        return plain.contiguous().view(wanted).unflatten(-1, (-1, 2))
+        dense = plain.contiguous()
+        if dense.stride(-1) != 1:  # of one element, whose stride may be anything
+            dense = dense.clone(memory_format=torch.contiguous_format)
+        return dense.view(wanted).unflatten(-1, (-1, 2))
     return plain if plain.dtype is wanted else plain.view(wanted)
 
 

@@ -1,5 +1,6 @@
 """Which part of a tensor a rank holds, where it lies in the whole, and how many ranks hold it."""
 
+import dataclasses
 import sys
 from typing import Any, NamedTuple
 
@@ -85,6 +86,43 @@ def laid_out_like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if spread.placements == wanted.placements:
         return tensor
     return spread.detach().redistribute(placements=wanted.placements)
+
+
+def own_data(tensor: torch.Tensor) -> torch.Tensor:
+    """The local data of a DTensor, or the tensor itself; detached, nothing is copied."""
+    plain: Any = tensor.detach()
+    return plain.to_local() if is_distributed(tensor) else plain
+
+
+def layout_of(tensor: torch.Tensor) -> Any:
+    """How a DTensor is laid out over its mesh, for `spread`; None for a plain tensor."""
+    return tensor._spec if is_distributed(tensor) else None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def spread(data: torch.Tensor, layout: Any) -> torch.Tensor:
+    """A tensor of this local data, laid out as another is; plain if that is None.
+
+    The data stay where they are, on the host too where the mesh is one of accelerators: what
+    is held there is copied from, not computed with.
+
+    Args:
+        data: as large as this rank's part of what has the layout; of any dtype.
+        layout: of `layout_of`.
+    """
+    if layout is None:
+        return data
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415 - half a second, seldom needed
+
+    meta = layout.tensor_meta._replace(dtype=data.dtype)
+    return DTensor(data, dataclasses.replace(layout, tensor_meta=meta), requires_grad=False)  # pyright: ignore[reportCallIssue]
+
+
+def own_box(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The part of a whole tensor that this rank holds of another of its shape; a view."""
+    part = local_part(like)
+    for axis, (start, length) in enumerate(zip(part.offset, part.tensor.shape, strict=True)):
+        whole = whole.narrow(axis, min(start, whole.shape[axis]), length)
+    return whole
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:

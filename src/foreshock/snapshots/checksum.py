@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from foreshock.ranks.placement import own_data
 from foreshock.snapshots.codec import encode
 
 _ROW = 256
@@ -36,7 +37,7 @@ _PREFIX = "words:"
 
 
 def checksum(tree: Any) -> str:
-    """Checksum of a state tree, as text.
+    """Checksum of a state tree, as text; of a DTensor what this rank holds counts.
 
     >>> checksum([torch.zeros(2)]) == checksum([torch.zeros(2)])
     True
@@ -62,9 +63,10 @@ def _sums(tensors: list[torch.Tensor]) -> list[int]:
     found: list[int] = [0] * len(tensors)
     waiting: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
     for place, tensor in enumerate(tensors):
-        if not tensor.numel():
+        held = own_data(tensor)
+        if not held.numel():
             continue
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        flat = held.contiguous().reshape(-1).view(torch.uint8)
         if flat.is_cpu:
             found[place] = _host_sum(flat.numpy())  # pyright: ignore[reportArgumentType]
         else:

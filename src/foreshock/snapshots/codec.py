@@ -15,12 +15,12 @@ import torch
 
 from foreshock.core.errors import SnapshotError
 from foreshock.core.reading import from_json_number, json_number
+from foreshock.ranks.placement import is_distributed, own_data
+from foreshock.snapshots.damage import DAMAGE
 
 Tensors = dict[str, torch.Tensor]
 Seen = dict[tuple[Any, ...], str] | None
 _SCALAR_KINDS = "biufc"
-DAMAGE = (AttributeError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-"""What reading a state that is not as it should be may raise; RecursionError is among them."""
 _STORED_AS = {"<u2": "<i2", "<u4": "<i4", "<u8": "<i8", "<c8": "<f4", "<c16": "<f8"}
 """Types of arrays that not every tensor format has, and others of the same bits."""
 
@@ -62,7 +62,7 @@ def digest(tree: Any) -> str:
     """Digest of a state tree: equal if and only if every value and every bit is equal.
 
     BLAKE2b over the structure and each tensor's dtype, shape and bytes; 128 bits in
-    hexadecimal. NaNs count by their bits.
+    hexadecimal. NaNs count by their bits. Of a DTensor those that this rank holds.
     """
     structure, tensors = encode(tree, share=False)
     sink = hashlib.blake2b(digest_size=16)
@@ -74,10 +74,11 @@ def digest(tree: Any) -> str:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, in row-major order."""
-    if not tensor.numel():
+    """The bytes of a tensor, in row-major order; of a DTensor those that this rank holds."""
+    held = own_data(tensor)
+    if not held.numel():
         return memoryview(b"")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = held.cpu().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
 
 
@@ -126,8 +127,10 @@ def _encode_items(node: dict[Any, Any], path: str, tensors: Tensors, seen: Seen)
 def _store(tensor: torch.Tensor, path: str, tensors: Tensors, seen: Seen) -> str:
     if tensor.layout != torch.strided:
         raise SnapshotError(f"{path} is a {tensor.layout} tensor; snapshots hold dense ones only")
-    identity = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-    if seen is not None and tensor.numel() and identity in seen:
+    held = own_data(tensor)
+    shapes = (tuple(tensor.shape), tuple(held.shape), is_distributed(tensor))
+    identity = (held.data_ptr(), tensor.dtype, *shapes, held.stride())
+    if seen is not None and held.numel() and identity in seen:
         return seen[identity]
     name = str(len(tensors))
     tensors[name] = tensor.detach()

@@ -5,44 +5,69 @@ from typing import Any
 
 import torch
 
+from foreshock.ranks.placement import is_distributed, layout_of, own_data
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Copy each source into its target, in place, in as few calls as it takes.
 
-    Returns when the copies are whole: on CUDA it waits for the device once.
+    Of a DTensor each rank copies what it holds into what it holds. Returns when the copies are
+    whole: on CUDA it waits for the device once.
     """
     if not targets:
         return
-    devices = {one.device for one in (*targets, *sources) if one.is_cuda}
+    into, held = [own_data(one) for one in targets], [own_data(one) for one in sources]
+    devices = {one.device for one in (*into, *held) if one.is_cuda}
     with torch.no_grad():
-        detached = [one.detach() for one in targets]
-        torch._foreach_copy_(detached, list(sources), non_blocking=bool(devices))
+        torch._foreach_copy_(into, held, non_blocking=bool(devices))
     for device in devices:
         torch.cuda.synchronize(device)
 
 
 def fits(live: torch.Tensor, value: Any) -> bool:
     """Whether a value can be copied into a live tensor and is then the same."""
+    if not isinstance(value, torch.Tensor) or live.is_meta:
+        return False
+    if is_distributed(live) or is_distributed(value):
+        return _laid_out_alike(live, value)
     return (
-        isinstance(value, torch.Tensor)
-        and type(live) in (torch.Tensor, torch.nn.Parameter)
+        type(live) in _PLAIN
         and live.layout == torch.strided
         and live.shape == value.shape
         and live.dtype == value.dtype
-        and not live.is_meta
     )
 
 
 def same_memory(one: Any, other: torch.Tensor) -> bool:
-    """Whether two are one plain tensor."""
+    """Whether two are one tensor."""
+    if not isinstance(one, torch.Tensor):
+        return False
+    if is_distributed(one) or is_distributed(other):
+        if not _laid_out_alike(one, other):
+            return False
+        one, other = own_data(one), own_data(other)
     return (
-        isinstance(one, torch.Tensor)
-        and type(one) in (torch.Tensor, torch.nn.Parameter)
-        and type(other) in (torch.Tensor, torch.nn.Parameter)
+        type(one) in _PLAIN
+        and type(other) in _PLAIN
         and one.data_ptr() == other.data_ptr()
         and one.stride() == other.stride()
         and one.shape == other.shape
         and one.dtype == other.dtype
+    )
+
+
+def _laid_out_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both are DTensors of one shape and dtype, of which each rank holds one part."""
+    if not (is_distributed(one) and is_distributed(other)):
+        return False
+    first, second = layout_of(one), layout_of(other)
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and (first.mesh, first.placements) == (second.mesh, second.placements)
+        and own_data(one).shape == own_data(other).shape
     )
 
 

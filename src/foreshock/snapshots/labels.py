@@ -1,9 +1,9 @@
 """The labels of durable snapshots: what their manifests say, read without torch.
 
-A manifest is `{"blake2b": …, "body": {…}}`; the digest is that of the body in canonical JSON.
+A manifest is `{"blake2b": …, "body": {…}}`; the digest is that of the body in canonical JSON,
+and in a sharded snapshot that of its bytes, see `sharded_sealed`.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,13 +13,12 @@ from foreshock.core.errors import SnapshotError
 from foreshock.core.retention import Stored
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk
+from foreshock.snapshots.damage import DAMAGE, DamagedError, blake2b
+from foreshock.snapshots.sharded_sealed import FORMAT as SHARDED
+from foreshock.snapshots.sharded_sealed import MAX_SEALED_BYTES, unseal
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-
-
-class DamagedError(SnapshotError):
-    """What a snapshot's files hold is not what was written: reading it again does not help."""
 
 
 class Objection(str):
@@ -65,7 +64,7 @@ class Labels:
         objections: list[Objection] = []
         for name in sorted(set(self._names()) - set(but)):
             try:
-                found.append(self._label(name))
+                found.append(self.one(name))
             except DamagedError as error:
                 objections.append(Objection(name, str(error), lasting=True))
             except SnapshotError as error:
@@ -77,7 +76,7 @@ class Labels:
         self._known.pop(snapshot_id, None)
 
     def manifest(self, snapshot_id: str) -> dict[str, Any]:
-        """The body of a manifest, verified.
+        """The body of a manifest, verified; of either format.
 
         Raises:
             DamagedError: it is damaged.
@@ -85,22 +84,29 @@ class Labels:
         """
         if (self._folder / snapshot_id).is_symlink():
             raise SnapshotError(f"snapshot {snapshot_id} is a symbolic link")
+        size = self.read(snapshot_id, MANIFEST, self._disk.size)
+        if size > MAX_SEALED_BYTES:
+            raise DamagedError(f"snapshot {snapshot_id}: {MANIFEST} has {size} bytes, too many")
         data = self.read(snapshot_id, MANIFEST, self._disk.read)
         try:
             manifest = json.loads(data)
             body = manifest["body"]
-            sound = manifest["blake2b"] == blake2b([canonical(body).encode()])
-            # Nor may it say the same in other bytes: a key twice, say.
-            sound = sound and canonical(manifest).encode() == data
-            known = body["format"] == FORMAT
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            known = body["format"] in (FORMAT, SHARDED)
+            if body["format"] == SHARDED:
+                body = unseal(data)
+                sound = True
+            else:
+                sound = manifest["blake2b"] == blake2b([canonical(body).encode()])
+                # Nor may it say the same in other bytes: a key twice, say.
+                sound = sound and canonical(manifest).encode() == data
+        except DAMAGE as error:
             raise DamagedError(f"snapshot {snapshot_id}: {MANIFEST} is damaged") from error
         if not sound:
             raise DamagedError(f"snapshot {snapshot_id}: {MANIFEST} does not match its digest")
         if not known:
             raise SnapshotError(
                 f"snapshot {snapshot_id} has format {body['format']!r:.80}, this version reads "
-                f"{FORMAT}"
+                f"{FORMAT} and {SHARDED}"
             )
         return body
 
@@ -125,14 +131,20 @@ class Labels:
             return []
         return [name for name in self._disk.list(self._folder) if not name.startswith(".")]
 
-    def _label(self, name: str) -> Stored:
+    def one(self, name: str) -> Stored:
+        """The label and the size of one.
+
+        Raises:
+            DamagedError: its manifest is damaged.
+            SnapshotError: it cannot be read.
+        """
         if name in self._known:
             return self._known[name]
         body = self.manifest(name)
         try:
             ref = SnapshotRef.from_json(body["snapshot"])
-            sizes = [_size(entry["size_bytes"]) for entry in body.get("files", {}).values()]
-        except (SnapshotError, AttributeError, KeyError, TypeError, ValueError) as error:
+            sizes = [_size(entry) for entry in body.get("files", {}).values()]
+        except (SnapshotError, *DAMAGE) as error:
             raise DamagedError(f"snapshot {name}: {error}") from error
         if ref.id != name:
             raise DamagedError(f"snapshot {name}: its label is that of {ref.id!r:.80}")
@@ -140,18 +152,17 @@ class Labels:
         return self._known[name]
 
 
-def _size(value: object) -> int:
+def is_sharded(body: dict[str, Any]) -> bool:
+    """Whether the body of a manifest is that of a sharded snapshot."""
+    return body["format"] == SHARDED
+
+
+def _size(entry: Any) -> int:
+    """Of a file as its manifest has it: an object, or size and digest."""
+    value = entry["size_bytes"] if isinstance(entry, dict) else entry[0]
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.40} is no size")
     return value
-
-
-def blake2b(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
-    """BLAKE2b of the pieces one after the other, 128 bits in hexadecimal."""
-    sink = hashlib.blake2b(digest_size=16)
-    for piece in pieces:
-        sink.update(piece)
-    return sink.hexdigest()
 
 
 def canonical(body: Any) -> str:

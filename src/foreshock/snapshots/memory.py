@@ -19,6 +19,8 @@ class Held:
         ref: its label.
         watching: the state of what watches, as plain values and arrays of its own.
         labels: the JSON of the labels of those before it.
+        checksum: of the training state, as this rank holds it.
+        own: names of the parts in it that are this rank's own, see `Part`.
         locked: whether it is being written; its memory is not used again until it is not.
     """
 
@@ -26,6 +28,8 @@ class Held:
     watching: Any
     labels: Sequence[Any]
     slot: Slot
+    checksum: str = ""
+    own: frozenset[str] = frozenset()
     locked: bool = False
 
     def training(self) -> Any:
@@ -50,7 +54,14 @@ class MemoryRing:
         self._leaving: list[Held] = []
         self._free: list[Slot] = []
 
-    def put(self, ref: SnapshotRef, training: Any, watching: Any, labels: Sequence[Any]) -> Held:
+    def put(
+        self,
+        ref: SnapshotRef,
+        training: Any,
+        watching: Any,
+        labels: Sequence[Any],
+        own: frozenset[str] = frozenset(),
+    ) -> Held:
         """Copy a state in, under a label whose digest is set to its checksum here.
 
         Args:
@@ -58,6 +69,7 @@ class MemoryRing:
             training: the training state; may be the live one.
             watching: of what watches; may be live.
             labels: kept as it is.
+            own: likewise.
 
         Raises:
             SnapshotError: the state holds what a snapshot cannot.
@@ -70,8 +82,9 @@ class MemoryRing:
         except BaseException:
             self._free.append(slot)
             raise
-        ref = dataclasses.replace(ref, digest=checksum(training))
-        held = Held(ref, clone_tree(watching), labels, slot)
+        summed = checksum(training)
+        ref = dataclasses.replace(ref, digest=summed)
+        held = Held(ref, clone_tree(watching), labels, slot, summed, own)
         if self._capacity:
             self._kept.append(held)
         else:
@@ -106,6 +119,11 @@ class MemoryRing:
     def size_bytes(self) -> int:
         """Size of the largest state held."""
         return max((held.slot.size_bytes for held in [*self._kept, *self._leaving]), default=0)
+
+    def share_bytes(self, world: int) -> int:
+        """This rank's share of it, see `Slot.share_bytes`."""
+        every = [*self._kept, *self._leaving]
+        return max((held.slot.share_bytes(world) for held in every), default=0)
 
     def _let_go(self, leaving: Sequence[Held]) -> None:
         self._leaving += leaving

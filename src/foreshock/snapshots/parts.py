@@ -2,18 +2,29 @@
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from foreshock.core.errors import SnapshotError
+from foreshock.ranks.placement import layout_of, own_data, spread
 from foreshock.snapshots.copying import alike, copy_all, fits, same_memory
+
+_FSDP = "torch.distributed.fsdp."
 
 
 class Part(ABC):
-    """One part of the rewound state. Both methods leave everything else alone."""
+    """One part of the rewound state. No method changes anything else.
+
+    Attributes:
+        own: whether its state is this rank's own, where each rank writes what it holds.
+        any_size: whether it may then go on on another number of ranks.
+    """
+
+    own: bool = False
+    any_size: bool = True
 
     @abstractmethod
     def capture(self) -> Any:
@@ -22,6 +33,19 @@ class Part(ABC):
     @abstractmethod
     def restore(self, tree: Any) -> None:
         """Put a captured state back, bit-exactly. `tree` is not kept."""
+
+    def like(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
+        """What a tensor of a captured state is laid out like that is not there yet.
+
+        Args:
+            path: where it is in the captured tree.
+            shape: of the whole.
+        """
+        return None
+
+    def reseed(self, seed: int) -> bool:
+        """Begin a random generator anew; False of anything else, which stays as it is."""
+        return False
 
 
 class ModulePart(Part):
@@ -54,7 +78,7 @@ class ModulePart(Part):
         """The tensors that a saved state goes into, or None where the module must do it."""
         for module in self._module.modules():
             own = type(module).load_state_dict is not torch.nn.Module.load_state_dict
-            if own or module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks:
+            if own or _has_hooks(module):
                 return None
         now = self._module.state_dict()
         named = dict(self._module.named_parameters(remove_duplicate=False))
@@ -68,6 +92,13 @@ class ModulePart(Part):
                 return None
             found.append(live)
         return found
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    """Whether loading calls hooks, other than FSDP2's: they reshard, as taking the state does."""
+    before, after = module._load_state_dict_pre_hooks, module._load_state_dict_post_hooks
+    hooks: list[Any] = [*before.values(), *after.values()]
+    return any(not str(getattr(one, "__module__", "")).startswith(_FSDP) for one in hooks)
 
 
 class OptimizerPart(Part):
@@ -88,13 +119,27 @@ class OptimizerPart(Part):
         if self._copied(tree):
             return
         self._optimizer.load_state_dict(clone_tree(tree))
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        parameters = self._parameters()
         for index, saved in tree["state"].items():
             live = self._optimizer.state[parameters[index]]
             for name, value in saved.items():
                 now = live[name]
                 if isinstance(value, torch.Tensor) and now.dtype != value.dtype:
-                    live[name] = value.to(now.device, copy=True)
+                    data = own_data(value).to(own_data(now).device, copy=True)
+                    live[name] = spread(data, layout_of(value))
+
+    def like(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
+        """The parameter, for its moments; its count of updates is of another shape."""
+        parameters = self._parameters()
+        if len(path) < 2 or path[0] != "state" or not path[1].isdecimal():
+            return None
+        index = int(path[1])
+        found = parameters[index] if index < len(parameters) else None
+        return found if found is not None and tuple(found.shape) == shape else None
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """In the order in which the state dict numbers them."""
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def _copied(self, tree: Any) -> bool:
         """Whether everything could be copied into what is there; nothing is changed if not."""
@@ -154,6 +199,10 @@ class TorchGeneratorPart(Part):
     def restore(self, tree: Any) -> None:
         self._generator.set_state(tree)
 
+    def reseed(self, seed: int) -> bool:
+        self._generator.manual_seed(seed)
+        return True
+
 
 class NumpyGeneratorPart(Part):
     """A `numpy.random.Generator`."""
@@ -167,6 +216,11 @@ class NumpyGeneratorPart(Part):
     def restore(self, tree: Any) -> None:
         self._generator.bit_generator.state = tree
 
+    def reseed(self, seed: int) -> bool:
+        bits: Any = self._generator.bit_generator
+        bits.state = type(bits)(seed).state
+        return True
+
 
 class PythonRandomPart(Part):
     """A `random.Random`."""
@@ -179,6 +233,10 @@ class PythonRandomPart(Part):
 
     def restore(self, tree: Any) -> None:
         self._generator.setstate(_python_state_back(tree))
+
+    def reseed(self, seed: int) -> bool:
+        self._generator.seed(seed)
+        return True
 
 
 class GlobalRandomPart(Part):
@@ -207,6 +265,12 @@ class GlobalRandomPart(Part):
         torch.set_rng_state(tree["torch"])
         if tree["cuda"]:
             torch.cuda.set_rng_state_all(tree["cuda"])
+
+    def reseed(self, seed: int) -> bool:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        return True
 
 
 def part_for(name: str, thing: Any) -> Part:
@@ -238,7 +302,7 @@ def part_for(name: str, thing: Any) -> Part:
 def clone_tree(tree: Any) -> Any:
     """An independent copy of a state tree; tensors are copied to the CPU."""
     if isinstance(tree, torch.Tensor):
-        return tree.detach().to("cpu", copy=True)
+        return spread(own_data(tree).to("cpu", copy=True), layout_of(tree))
     if isinstance(tree, np.ndarray):
         return tree.copy()
     if isinstance(tree, Mapping):

@@ -8,8 +8,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from foreshock.core.errors import SnapshotError
 from foreshock.ranks.exchange import Group, exchange
+from foreshock.snapshots.damage import DamagedError
 
 CPU = torch.device("cpu")
+
+
+class LostRankError(SnapshotError):
+    """A rank died or does not answer: nothing that all do together can go on."""
+
+
+class UnlikeRanksError(SnapshotError):
+    """Ranks hold different values of what they should all have alike."""
 
 
 def on_every_rank(doing: str, do: Callable[[], Any], group: Group) -> list[Any]:
@@ -22,7 +31,8 @@ def on_every_rank(doing: str, do: Callable[[], Any], group: Group) -> list[Any]:
 
     Raises:
         OSError: the disk failed, on whichever ranks.
-        SnapshotError: something else failed on a rank, or a rank is gone.
+        DamagedError: files are damaged, as some rank reads them.
+        SnapshotError: something else failed on a rank; a `LostRankError` if one is gone.
         torch.OutOfMemoryError: on the ranks where it was raised.
     """
     own: Exception | None = None
@@ -57,18 +67,19 @@ def translated(doing: str, error: CheckpointException, num_ranks: int) -> NoRetu
     _raise(doing, facts, error, num_ranks)
 
 
-def lost(doing: str, error: Exception) -> SnapshotError:
+def lost(doing: str, error: Exception) -> LostRankError:
     """The error for a rank that died or does not answer."""
-    return SnapshotError(f"{doing}: a rank is gone or does not answer ({error!s:.200})")
+    return LostRankError(f"{doing}: a rank is gone or does not answer ({error!s:.200})")
 
 
 def _facts(error: BaseException) -> list[Any]:
-    """`[errno or None, message]`."""
+    """`[errno or None, message, whether files are damaged]`."""
     if isinstance(error, OSError):
-        return [error.errno or 5, f"{error.strerror or error}: {error.filename or ''}".strip(": ")]
+        said = f"{error.strerror or error}: {error.filename or ''}".strip(": ")
+        return [error.errno or 5, said, False]
     if isinstance(error, SnapshotError):
-        return [None, str(error)]
-    return [None, f"{type(error).__name__}: {error!s:.300}"]
+        return [None, str(error), isinstance(error, DamagedError)]
+    return [None, f"{type(error).__name__}: {error!s:.300}", False]
 
 
 def _raise(
@@ -79,7 +90,7 @@ def _raise(
     by_reason: dict[tuple[Any, ...], list[int]] = {}
     for rank, facts in failures.items():
         by_reason.setdefault(tuple(facts), []).append(rank)
-    (number, reason), ranks = min(
+    (number, reason, damaged), ranks = min(
         by_reason.items(), key=lambda one: (one[0][0] is not None, one[1])
     )
     where = (
@@ -88,4 +99,4 @@ def _raise(
     text = f"{doing}{where}: {reason}"
     if number is not None:
         raise OSError(number, text) from own
-    raise SnapshotError(text) from own
+    raise (DamagedError if damaged else SnapshotError)(text) from own

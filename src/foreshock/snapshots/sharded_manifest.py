@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk
-from foreshock.snapshots.codec import DAMAGE
-from foreshock.snapshots.labels import blake2b
+from foreshock.snapshots.damage import DAMAGE, DamagedError, blake2b
 from foreshock.snapshots.sharded_sealed import (
     FORMAT,
     MANIFEST,
@@ -118,7 +117,8 @@ def read_manifest(disk: Disk, folder: Path, snapshot_id: str) -> tuple[Manifest,
     """A snapshot's manifest, checked, and the digest of its bytes.
 
     Raises:
-        SnapshotError: it is missing, damaged, or contradicts itself.
+        DamagedError: it is missing, damaged, or contradicts itself.
+        SnapshotError: it cannot be read, or is of another format.
     """
     path = folder / checked_id(snapshot_id)
     if path.is_symlink():
@@ -132,7 +132,7 @@ def read_manifest(disk: Disk, folder: Path, snapshot_id: str) -> tuple[Manifest,
     try:
         return _manifest(body, snapshot_id), blake2b([data])
     except (SnapshotError, *DAMAGE) as error:
-        raise SnapshotError(
+        raise DamagedError(
             f"snapshot {snapshot_id}: {MANIFEST} is damaged: {error!s:.300}"
         ) from error
 

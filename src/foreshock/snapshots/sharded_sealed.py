@@ -11,12 +11,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from foreshock.core.errors import SnapshotError
 from foreshock.durable import Disk
-from foreshock.snapshots.codec import DAMAGE
-from foreshock.snapshots.labels import blake2b
+from foreshock.snapshots.damage import DAMAGE, DamagedError, blake2b
 
 FORMAT = "sharded-1"
 MANIFEST = "manifest.json"
@@ -54,8 +51,10 @@ def read_sealed(disk: Disk, path: Path, *, snapshot_id: str) -> tuple[Any, bytes
     """The body of a sealed file and its bytes.
 
     Raises:
-        SnapshotError: it is missing, no plain file, too large or damaged; names it.
+        DamagedError: it is missing, too large or damaged; names it.
+        SnapshotError: the disk does not give it.
     """
+    kind: type[SnapshotError] = DamagedError
     try:
         size = disk.size(path)
         if size > MAX_SEALED_BYTES:
@@ -63,10 +62,11 @@ def read_sealed(disk: Disk, path: Path, *, snapshot_id: str) -> tuple[Any, bytes
         data = disk.read(path)
         return unseal(data), data
     except OSError as error:
+        kind = DamagedError if isinstance(error, FileNotFoundError) else SnapshotError
         reason = f"cannot be read: {error.strerror or error}"
     except DAMAGE as error:
         reason = f"is damaged: {error!s:.200}"
-    raise SnapshotError(f"snapshot {snapshot_id}: {path.name} {reason}")
+    raise kind(f"snapshot {snapshot_id}: {path.name} {reason}")
 
 
 def shard_name(rank: int) -> str:
@@ -79,7 +79,7 @@ def contents_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
-def chunk_key(name: str, offsets: tuple[int, ...] | torch.Size) -> str:
+def chunk_key(name: str, offsets: tuple[int, ...]) -> str:
     """What a chunk of a tensor is called in a shard file."""
     return f"{name}@{','.join(map(str, offsets))}"
 

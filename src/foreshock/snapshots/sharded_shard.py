@@ -15,8 +15,8 @@ import torch
 from foreshock.core.errors import SnapshotError
 from foreshock.durable import Chunk as Bytes
 from foreshock.durable import Disk
-from foreshock.snapshots.codec import DAMAGE, Tensors, decode, encode, tensor_bytes
-from foreshock.snapshots.labels import blake2b
+from foreshock.snapshots.codec import Tensors, decode, encode, tensor_bytes
+from foreshock.snapshots.damage import DAMAGE, DamagedError, blake2b
 from foreshock.snapshots.sharded_manifest import FileFacts, Manifest
 from foreshock.snapshots.sharded_sealed import (
     FORMAT,
@@ -146,7 +146,8 @@ class ShardReader:
         rank: the rank that wrote the files.
 
     Raises:
-        SnapshotError: the table of contents is missing, damaged, or not what the manifest says.
+        DamagedError: the table of contents is missing, damaged, or not what the manifest says.
+        SnapshotError: the disk does not give it; so too below.
     """
 
     def __init__(self, disk: Disk, folder: Path, manifest: Manifest, rank: int) -> None:
@@ -157,11 +158,11 @@ class ShardReader:
         path = self._path.with_name(contents_name(rank))
         body, data = read_sealed(disk, path, snapshot_id=self._id)
         if (len(data), blake2b([data])) != manifest.files[path.name]:
-            raise SnapshotError(f"snapshot {self._id}: {path.name} is not the one of its manifest")
+            raise DamagedError(f"snapshot {self._id}: {path.name} is not the one of its manifest")
         try:
             self.contents = _contents(body, manifest, rank)
         except DAMAGE as error:
-            raise SnapshotError(
+            raise DamagedError(
                 f"snapshot {self._id}: {path.name} is damaged: {error!s:.300}"
             ) from error
 
@@ -169,7 +170,7 @@ class ShardReader:
         """Read the whole file, a block at a time, and compare every digest.
 
         Raises:
-            SnapshotError: it is missing or damaged.
+            DamagedError: it is missing or damaged.
         """
         with self._open() as file:
             header = self._exactly(file, self.contents.header_bytes)
@@ -185,7 +186,7 @@ class ShardReader:
         """These tensors, each verified, on the CPU; one at a time is in memory.
 
         Raises:
-            SnapshotError: one is missing or damaged.
+            DamagedError: one is missing or damaged.
         """
         entries = self.contents.entries
         with self._open() as file:
@@ -201,14 +202,14 @@ class ShardReader:
         """The rank's own state.
 
         Raises:
-            SnapshotError: it is damaged.
+            DamagedError: it is damaged.
         """
         names = [name for name in self.contents.entries if name.startswith(_OWN)]
         tensors: Tensors = {name[len(_OWN) :]: tensor for name, tensor in self.read(names)}
         try:
             return decode(self.contents.rank_state, tensors)
         except SnapshotError as error:
-            raise SnapshotError(f"snapshot {self._id}: {error}") from error
+            raise DamagedError(f"snapshot {self._id}: {error}") from error
 
     def _open(self) -> BinaryIO:
         try:
@@ -236,11 +237,12 @@ class ShardReader:
         starts = range(0, size, _BLOCK_BYTES)
         return blake2b(self._exactly(file, min(_BLOCK_BYTES, size - start)) for start in starts)
 
-    def _damaged(self, reason: str) -> SnapshotError:
-        return SnapshotError(f"snapshot {self._id}: {self._path.name} is damaged: {reason:.300}")
+    def _damaged(self, reason: str) -> DamagedError:
+        return DamagedError(f"snapshot {self._id}: {self._path.name} is damaged: {reason:.300}")
 
     def _unreadable(self, error: OSError) -> SnapshotError:
-        return SnapshotError(
+        kind = DamagedError if isinstance(error, FileNotFoundError) else SnapshotError
+        return kind(
             f"snapshot {self._id}: {self._path.name} cannot be read: {error.strerror or error}"
         )
 

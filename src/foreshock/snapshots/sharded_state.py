@@ -15,8 +15,9 @@ import torch
 from foreshock.core.errors import ConfigError, SnapshotError
 from foreshock.ranks.digest import digests
 from foreshock.ranks.placement import LocalPart, local_part
-from foreshock.snapshots.codec import DAMAGE, encode
-from foreshock.snapshots.labels import blake2b
+from foreshock.snapshots.codec import encode
+from foreshock.snapshots.damage import DAMAGE, blake2b
+from foreshock.snapshots.sharded_agreement import UnlikeRanksError
 
 CPU = torch.device("cpu")
 
@@ -122,7 +123,7 @@ def whole_digests(
         ranks: their numbers, for messages.
 
     Raises:
-        SnapshotError: ranks that hold the same part of a tensor hold other values; it names
+        UnlikeRanksError: ranks that hold the same part of a tensor hold other values; it names
             tensor and ranks.
     """
     names = sorted(state.parts)
@@ -136,7 +137,7 @@ def whole_digests(
                 holders.setdefault(place, {}).setdefault((first, second), []).append(rank)
         for classes in holders.values():
             if len(classes) > 1:
-                raise SnapshotError(
+                raise UnlikeRanksError(
                     f"{name} is not the same on the ranks that hold the same part of it: "
                     f"{' against '.join(map(str, classes.values()))}; what each rank has of its "
                     "own belongs into its rank state"
@@ -218,6 +219,15 @@ def path_of(path: str, key: Any) -> str:
     """Where the value of a dict's encoded key is, in a dict at `path`."""
     ((_, content),) = key.items()
     return f"{path}/{str(content).replace('~', '~0').replace('/', '~1')}"
+
+
+def keys_of(name: str) -> list[str]:
+    """The keys on the way to a tensor of this name.
+
+    >>> keys_of("/model/state/a~1b")
+    ['model', 'state', 'a/b']
+    """
+    return [one.replace("~1", "/").replace("~0", "~") for one in name.split("/")[1:]]
 
 
 def _sorted(node: Any) -> Any:

@@ -16,8 +16,8 @@ from foreshock.core.errors import SnapshotError
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk
 from foreshock.ranks.exchange import Group, gather, num_ranks, own_index
-from foreshock.snapshots.labels import blake2b
-from foreshock.snapshots.sharded_agreement import lost, on_every_rank
+from foreshock.snapshots.damage import blake2b
+from foreshock.snapshots.sharded_agreement import UnlikeRanksError, lost, on_every_rank
 from foreshock.snapshots.sharded_fit import difference, fitted
 from foreshock.snapshots.sharded_manifest import Manifest, read_manifest
 from foreshock.snapshots.sharded_reader import ShardedLoadPlanner, ShardedReader
@@ -205,7 +205,7 @@ class ShardedStore:
         own, table = held[0]
         if any(one[0] != told[0][0] for one in told):
             outlines = on_every_rank(doing, lambda: outline(own), self._group)
-            raise SnapshotError(f"{doing}: {difference(outlines)}")
+            raise UnlikeRanksError(f"{doing}: {difference(outlines)}")
         ties = [dict(map(tuple, one[1])) for one in told]
         common = {name: to for name, to in own.ties.items() if all(t.get(name) == to for t in ties)}
         try:
@@ -214,8 +214,8 @@ class ShardedStore:
             raise lost(doing, error) from error
         try:
             described = whole_digests(own, tables, range(len(tables)))
-        except SnapshotError as error:
-            raise SnapshotError(f"{doing}: {error}") from error
+        except UnlikeRanksError as error:
+            raise UnlikeRanksError(f"{doing}: {error}") from error
         return own, described, common
 
     def _verify_share(self, manifest: Manifest) -> None:

@@ -1,37 +1,22 @@
 """The durable snapshots of a run: written one at a time, dropped, and known to be damaged."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol
 
 from foreshock.core.retention import Retention, Stored, retain
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.durable import Disk, RealDisk
-from foreshock.snapshots.codec import digest
 from foreshock.snapshots.disk import DiskStore
 from foreshock.snapshots.labels import Objection
 from foreshock.snapshots.memory import Held
+from foreshock.snapshots.stores import Store
 from foreshock.snapshots.writer import Writer, Written
 
 _CONCURRENT_DISKS: tuple[type, ...] = (RealDisk,)
 """Disks that a thread may write to while another does."""
 _SPARE_BYTES = 1 << 16
 """For the manifest, before one was written."""
-
-
-class Store(Protocol):
-    """Where durable snapshots are: a `DiskStore`, or what ranks have in its place."""
-
-    def write(self, ref: SnapshotRef, tree: Any) -> int: ...
-
-    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]: ...
-
-    def read(self, snapshot_id: str) -> Any: ...
-
-    def remove_all(self, snapshot_ids: Sequence[str]) -> None: ...
-
-    def free_bytes(self) -> int: ...
 
 
 class Shelf:
@@ -42,7 +27,7 @@ class Shelf:
         folder: the `snapshots` folder.
         retention: what is kept.
         asynchronous: whether a write goes on while the training does; only where the disk
-            may be used by two threads. Not with a store that ranks share.
+            may be used by two threads.
         store: where they are; by default a `DiskStore` in `folder`.
     """
 
@@ -65,6 +50,7 @@ class Shelf:
         self._asynchronous = asynchronous and isinstance(disk, _CONCURRENT_DISKS)
         self._writer: Writer | None = None
         self._held: Held | None = None
+        self._here: Written | None = None
         self._written_bytes = 0
 
     @property
@@ -84,14 +70,23 @@ class Shelf:
             self._writer = Writer(asynchronous=self._asynchronous)
         held.ref = dataclasses.replace(held.ref, durable=True)
         ref = held.ref
-        self._writer.start(ref.id, lambda: int(self.store.write(ref, _file_tree(held)) or 0))
+        self.store.begin(ref)
+        self._writer.start(ref.id, lambda: self.store.save(held))
         self._held, held.locked = held, True
 
     def collect(self, *, wait: bool = False) -> Written | None:
-        """What came of a write, once it is whole; None while there is nothing to tell."""
-        written = self._writer.collect(wait=wait) if self._writer is not None else None
-        if written is None or self._held is None:
+        """What came of a write, once it is whole; None while there is nothing to tell.
+
+        Where ranks share the store they meet for it, if one is being written.
+        """
+        if self._writer is None or self._held is None:
             return None
+        if self._here is None:
+            self._here = self._writer.collect(wait=wait)
+        written = self.store.ended(self._held.ref, self._here)
+        if written is None:
+            return None
+        self._here = None
         self._held.locked = False
         if written.error is not None:
             self._held.ref = dataclasses.replace(self._held.ref, durable=False)
@@ -110,10 +105,16 @@ class Shelf:
         return self.store.stored(self.bad | self.dropped)
 
     def surplus(
-        self, alive: Callable[[SnapshotRef], bool], room_bytes: int | None = None
+        self,
+        alive: Callable[[SnapshotRef], bool],
+        room_bytes: int | None = None,
+        *,
+        needed: Collection[str] = (),
     ) -> list[tuple[str, str]]:
         """Ids of what is not to be kept, and why; see `core.retention`."""
-        fates = retain(self.stored()[0], self._retention, alive=alive, room_bytes=room_bytes)
+        fates = retain(
+            self.stored()[0], self._retention, alive=alive, room_bytes=room_bytes, needed=needed
+        )
         return [(fate.ref.id, fate.why) for fate in fates if not fate.kept]
 
     def drop(self, snapshot_ids: Collection[str]) -> None:
@@ -131,16 +132,18 @@ class Shelf:
         else:
             self.store.remove_all(names)
 
-    def room(self, state_bytes: int) -> tuple[int, int, int] | None:
+    def room(self, held_bytes: int, share_bytes: int = 0) -> tuple[int, int, int] | None:
         """Bytes that are free, that the next snapshot needs, and that all have now.
 
         None where the disk does not say.
 
         Args:
-            state_bytes: size of the state's tensors.
+            held_bytes: size of the state's tensors, as this rank holds them.
+            share_bytes: this rank's share of them, where ranks hold them together.
         """
-        needed = max(self._written_bytes, state_bytes + state_bytes // 50 + _SPARE_BYTES)
         try:
+            total = self.store.total_bytes(held_bytes, share_bytes)
+            needed = max(self._written_bytes, total + total // 50 + _SPARE_BYTES)
             stored, _ = self.stored()
             return self.store.free_bytes(), needed, sum(one.size_bytes for one in stored)
         except OSError:
@@ -150,14 +153,3 @@ class Shelf:
         """Wait for what is being written or removed."""
         if self._writer is not None:
             self._writer.close()
-
-
-def _file_tree(held: Held) -> dict[str, Any]:
-    """What the files of a snapshot hold."""
-    training = held.training()
-    return {
-        "training": training,
-        "watching": held.watching,
-        "labels": list(held.labels),
-        "digest": digest(training),
-    }

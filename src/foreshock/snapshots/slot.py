@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from foreshock.ranks.placement import layout_of, num_copies, own_data, spread
 from foreshock.snapshots.codec import Tensors, decode, encode
 from foreshock.snapshots.copying import copy_all
 
@@ -14,11 +15,13 @@ class Slot:
 
     The first state takes the buffers, on the CPU, pinned where the tensor is on a CUDA
     device; later ones are copied into them. A buffer that does not fit any more, because a
-    tensor changed its shape or type, is taken anew; the others stay.
+    tensor changed its shape or type, is taken anew; the others stay. Of a DTensor it holds what
+    this rank does.
     """
 
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
+        self._layouts: list[Any] = []
         self._names: list[str] = []
         self._structure = ""
 
@@ -31,7 +34,8 @@ class Slot:
         structure, tensors = encode(tree)
         self._structure = json.dumps(structure)
         self._names = list(tensors)
-        sources = list(tensors.values())
+        self._layouts = [layout_of(one) for one in tensors.values()]
+        sources = [own_data(one) for one in tensors.values()]
         del self._buffers[len(sources) :]
         for place, source in enumerate(sources):
             if place == len(self._buffers):
@@ -42,13 +46,20 @@ class Slot:
 
     def tree(self) -> Any:
         """The state tree; its tensors are the slot's own, to be read and not to be kept."""
-        tensors: Tensors = dict(zip(self._names, self._buffers, strict=True))
+        held = [spread(*one) for one in zip(self._buffers, self._layouts, strict=True)]
+        tensors: Tensors = dict(zip(self._names, held, strict=True))
         return decode(json.loads(self._structure), tensors)
 
     @property
     def size_bytes(self) -> int:
         """How much its buffers hold."""
-        return sum(one.numel() * one.element_size() for one in self._buffers)
+        return sum(one.nbytes for one in self._buffers)
+
+    def share_bytes(self, world: int) -> int:
+        """The same with each tensor divided by how many of `world` ranks hold that part."""
+        held = [spread(*one) for one in zip(self._buffers, self._layouts, strict=True)]
+        pairs = zip(self._buffers, held, strict=True)
+        return sum(buffer.nbytes // num_copies(one, world) for buffer, one in pairs)
 
 
 def _fits(buffer: torch.Tensor, source: torch.Tensor) -> bool:
