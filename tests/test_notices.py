@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from foreshock.core.incident import IncidentBook
+from foreshock.core.ladder import RUNGS, order, rung
 from foreshock.core.notice import MAX_CHARS
+from foreshock.core.policy import Policy
 from foreshock.core.sink import Notice, NoticeKind, NotSentError, Sink
 from foreshock.notices import MAX_WAITING, VARIABLE, Notices, sinks_of
 from foreshock.sinks.apprise import Apprise
@@ -264,3 +266,64 @@ def test_an_address_that_is_no_address_is_refused_before_a_run_directory_is_made
         guarded(make(), tmp_path / "run")
     assert SECRET not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+# ---- waiting for a person ---------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+def waiting(folder: Path, fake: Fake, **options: Any) -> tuple[Any, Any]:
+    """A run that breaks at step 30, and whose policy asks for a person, or halts after none."""
+    training = make()
+    pause = rung(order("pause", timeout_secs=0.0))
+    policy = Policy(ladder=("pause", "halt"), rungs={**RUNGS, "pause": pause}, preferences={})
+    chosen = dataclasses.replace(recipe(), policy=policy, sinks=(Fakes(fakes=(fake,)),))
+    return training, guarded(training, folder, recipe=chosen, max_steps=60, **options)
+
+
+def break_it(guard: Any, training: Any) -> None:
+    if guard.step_number >= 30:
+        training.model.last_norm.weight.register_hook(lambda grad: grad * float("nan"))
+
+
+def test_people_hear_that_a_run_waits_for_them_and_how_to_go_on(tmp_path: Path) -> None:
+    fake = Fake()
+    training, guard = waiting(tmp_path / "run", fake)
+    run(training, guard, before_step=break_it)
+    assert [one.kind for one in fake.sent] == [NoticeKind.PAUSED, NoticeKind.HALTED]
+    paused, halted = (f"{one.title}\n{one.body}" for one in fake.sent)
+    assert "waits for you" in paused
+    assert f"touch {tmp_path / 'run'}/resume.now" in paused
+    assert "halts 0 seconds after" in paused and "--resume" in paused
+    assert "nobody lifted the pause" in halted or "handover.md" in halted
+
+
+def test_who_was_not_told_before_the_process_died_is_told_on_resume(tmp_path: Path) -> None:
+    def die(kind: str, _content: Any) -> None:
+        if kind == "waiting":
+            raise Died
+
+    lost, told = Fake(), Fake()
+    training, guard = waiting(tmp_path / "run", lost, listener=die)
+    with pytest.raises(Died):
+        run(training, guard, before_step=break_it)
+    assert lost.sent == []
+    training, guard = waiting(tmp_path / "run", told, resume=True)
+    run(training, guard)
+    assert [one.kind for one in told.sent] == [NoticeKind.PAUSED, NoticeKind.HALTED]
+
+
+def test_what_nothing_older_helps_is_told_with_the_data_that_would() -> None:
+    fake = Fake()
+    told, _ = notices(fake)
+    told.tell("verification", {**FELL, "again": True})
+    advice = {"incident": 1, "capabilities": ["brackets"], "data": "code"}
+    told.tell("strengthen_data", advice)
+    told.tell("verification", {**FELL, "again": True, "reopens": True})
+    told.close()
+    first, then = (f"{one.title}\n{one.body}" for one in fake.sent)
+    assert "nothing older helps" in first and "brackets" in first and "again: code" in first
+    assert "goes further" in then

@@ -1,7 +1,7 @@
 """The run as actions see it: overrides, quarantine, rollback, pause, halt."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -218,7 +218,7 @@ class Control:
     def rollback(self, snapshot_id: str, step: int) -> str:
         came_from = self._attempts.progress.step
         restored = self._attempts.go_back(snapshot_id=snapshot_id, at_most_step=step)
-        self._whole.went_back(restored.ref, step)
+        self._whole.went_back(restored.ref, step, self._plan_id)
         text = f"back from step {came_from} to {restored.ref.step}"
         if restored.ref.id != snapshot_id:
             text += f" ({snapshot_id} is gone; {restored.ref.step} to {step} are trained again)"
@@ -285,9 +285,13 @@ class Control:
 
     # ---- verification ---------------------------------------------------------------
 
-    def verify(self, *, went_back: bool, onset_step: int) -> dict[str, Any]:
+    def keep_reference(self, plans: Sequence[int], onset_step: int) -> None:
+        """See `Wholeness.keep_reference`."""
+        self._whole.keep_reference(plans, onset_step)
+
+    def verify(self, plans: Collection[int], onset_step: int) -> dict[str, Any]:
         """See `Wholeness.verify`."""
-        return self._whole.verify(went_back=went_back, onset_step=onset_step)
+        return self._whole.verify(plans, onset_step)
 
     def harm_since(self, onset_step: int) -> list[Comparison] | None:
         """See `Wholeness.harm_since`."""

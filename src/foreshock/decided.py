@@ -31,6 +31,7 @@ ACTED_ON: Final = frozenset(
         "quarantined",
         "rejected",
         "reflow_started",
+        "reflowed",
         "released",
         "skip",
         "snapshot_chosen",

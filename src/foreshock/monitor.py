@@ -95,6 +95,8 @@ class Monitor:
         self.consecutive_skips = 0
         self.still_alarmed = False
         """Whether the last step raised an alarm that belongs to an episode."""
+        self.last_alarm_step = 0
+        """Last step that raised an alarm which belonged to an episode; 0 if none has."""
         self.probed_step = 0
         """Alarms up to this step have been answered by a probe that found no harm."""
 
@@ -125,6 +127,7 @@ class Monitor:
                     (advisories if watch.advisory else alarms).extend(found)
         self.still_alarmed = bool(alarms)
         if alarms:
+            self.last_alarm_step = step
             self.episode += alarms
             if len(self.episode) > _EPISODE_ALARMS:  # the onset and the present are what counts
                 del self.episode[_EPISODE_ALARMS // 4 : -_EPISODE_ALARMS // 4]
@@ -152,6 +155,11 @@ class Monitor:
     def first_doubt(self) -> int | None:
         """Step of the first alarm that no probe has answered yet, if any."""
         return next((a.step for a in self.episode if a.step > self.probed_step), None)
+
+    def answered(self) -> None:
+        """A probe has answered the alarms so far."""
+        if self.episode:
+            self.probed_step = self.episode[-1].step
 
     def diagnose(
         self,
@@ -236,6 +244,7 @@ class Monitor:
             "episode": [alarm.to_json() for alarm in self.episode],
             "consecutive_skips": self.consecutive_skips,
             "probed_step": self.probed_step,
+            "last_alarm_step": self.last_alarm_step,
             "detectors": {watch.key: watch.to_tree() for watch in self._watches},
         }
 
@@ -250,6 +259,7 @@ class Monitor:
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
+        self.last_alarm_step = tree["last_alarm_step"]
         for watch in self._watches:
             watch.load_tree(tree["detectors"].get(watch.key))
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from foreshock.catalog import make
+from foreshock.core.ladder import PAUSE
 from foreshock.core.notice import (
     Place,
     advised,
     halted,
+    paused,
     planned,
     recovered,
+    to_strengthen,
     verification_failed,
 )
 from foreshock.core.sink import Channel, Notice, NoticeKind, NotSentError, Sink
@@ -115,14 +118,24 @@ class Notices:
             case "plan":
                 record = content["plan"]
                 self._attempt = record.attempt
+                if any(call.name == PAUSE for call in record.plan.actions):
+                    return []  # told when it begins to wait
                 notice = planned(place, content["incident"], record.plan, record.step)
                 return [] if self._known_halt(notice) else [notice]
+            case "waiting":
+                record = content["plan"]
+                self._attempt = max(self._attempt, record.attempt)
+                timeout = content["timeout_secs"]
+                return [paused(place, content["incident"], record.plan, record.step, timeout)]
+            case "strengthen_data":
+                return [to_strengthen(place, step, content)]
             case "advice":
                 self._attempt = content["attempt"]
                 return [advised(place, content)]
             case "verification":
                 self._verification = content
-                if content["passed"]:
+                goes_on = content.get("again") and not content.get("reopens")
+                if content["passed"] or goes_on:  # of which `strengthen_data` tells
                     return []
                 return [verification_failed(place, content["incident"], step, content)]
             case "incident_closed" if content["outcome"] == "recovered":

@@ -8,6 +8,7 @@ from foreshock.catalog import make
 from foreshock.control import Control
 from foreshock.core.errors import ConfigError
 from foreshock.core.incident import Incident, Outcome, PlanRecord
+from foreshock.core.ladder import HALT, PAUSE
 from foreshock.core.snapshot import choose_target
 from foreshock.data.stream import NothingLeftError
 from foreshock.supervision import Supervisor
@@ -58,7 +59,7 @@ class Recovery:
         The open incident's once it has settled, and that of the last one once more later.
         """
         progress = self._attempts.progress
-        if self._supervisor.monitor.episode or self._supervisor.book.unfinished_plan is not None:
+        if not self._supervisor.is_quiet() or self._supervisor.book.unfinished_plan is not None:
             return False
         settled = self._supervisor.settled_step()
         if settled is None:
@@ -68,8 +69,9 @@ class Recovery:
             return False
         incident = self._supervisor.book.open
         assert incident is not None
-        result = self._verify(incident)
-        self._record("verification", incident=incident.id, verification=result)
+        result, position = self._verify(incident), self._supervisor.suspect_position()
+        self._supervisor.monitor.answered()
+        self._record("verification", incident=incident.id, verification=result, position=position)
         self._tell("verification", {"incident": incident.id, **result})
         if not result["passed"]:
             plan = self._supervisor.failed_verification(progress.attempt, progress.step)
@@ -86,8 +88,7 @@ class Recovery:
         onset = self._supervisor.in_doubt(progress.step)
         if onset is None:
             return False
-        monitor = self._supervisor.monitor
-        monitor.probed_step = monitor.episode[-1].step
+        self._supervisor.monitor.answered()
         if progress.step <= self._supervisor.book.judged_step:
             return False  # it was probed before the run was resumed
         compared = self._control.harm_since(onset)
@@ -156,11 +157,14 @@ class Recovery:
             named = from_snapshot is not None
             restored = attempts.go_back_to(from_snapshot) if named else attempts.go_back()
             self._tell("resumed", {"step": restored.ref.step, "snapshot": restored.ref.id})
+        halted = self._control.halt_note is not None and self._supervisor.book.open is not None
+        if halted and record is None:
+            self._close(Outcome.HALTED)  # it died just after it was handed over
         self._supervisor.monitor.resumed()
 
     def _verify(self, incident: Incident) -> dict[str, Any]:
-        went_back = bool(incident.rollbacks)
-        return self._control.verify(went_back=went_back, onset_step=incident.onset_step)
+        plans = [record.id for record in incident.plans]
+        return self._control.verify(plans, incident.onset_step)
 
     def _verify_again(self) -> bool:
         """Verify the last recovery once more; one that failed opens its incident again.
@@ -172,7 +176,7 @@ class Recovery:
         incident = self._supervisor.book.incidents[-1]
         result = {**self._verify(incident), "again": True}
         fallen = _fallen(result)
-        helps = bool(fallen) and self._has_older(incident)
+        helps = bool(fallen) and self._supervisor.acts and self._has_older(incident)
         if helps:
             result["reopens"] = True
         self._record("verification", incident=incident.id, verification=result)
@@ -212,6 +216,13 @@ class Recovery:
         call = record.plan.actions[number]
         action = make("actions", call.name, **call.arguments)
         self._control.begin(record.id, number)
+        incident = self._supervisor.book.incidents[-1]
+        if record.plan.target_step is None and call.name != HALT:
+            plans = [one.id for one in incident.plans]
+            self._control.keep_reference(plans, incident.onset_step)
+        if call.name == PAUSE:  # also in a process that was resumed while it waited
+            told = {"plan": record, "incident": incident, "timeout_secs": action.timeout_secs}
+            self._tell("waiting", told)
         result = action.apply(self._control)
         self._record("action_done", plan_id=record.id, action=call.name, result=result)
         self._tell("action", {"action": call.name, "result": result, "rung": record.plan.rung})

@@ -85,6 +85,20 @@ class Supervisor:
                 "without advise, or begin a new run directory"
             )
 
+    @property
+    def acts(self) -> bool:
+        """Whether what is decided is carried out."""
+        return not (self._advise or self.policy.watch_only)
+
+    def is_quiet(self) -> bool:
+        """Whether the last alarm lies so far back that what followed it can be verified.
+
+        Not whether the episode is over: where outliers are frequent, none ever is.
+        """
+        monitor = self.monitor
+        since = monitor.last_step - monitor.last_alarm_step
+        return not monitor.episode or since >= self.policy.settle_steps
+
     def record(self, kind: str, *, attempt: int, step: int, **fields: Any) -> dict[str, Any]:
         """Journal a decision durably, and fold it into the book."""
         record = self._journal.write(kind, attempt=attempt, step=step, **fields)
@@ -132,7 +146,8 @@ class Supervisor:
         incident = self.book.open
         tried = [record.plan.rung for record in incident.plans] if incident is not None else []
         diagnosis = self.monitor.diagnose(self._findings(first, row.step), tried)
-        return self._decide(attempt, row.step, diagnosis, must_act)
+        position = self._position_after(row.step)
+        return self._decide(attempt, row.step, diagnosis, must_act, position)
 
     def settled_step(self) -> int | None:
         """The step from which on the open incident's recovery can be verified, if any."""
@@ -140,7 +155,8 @@ class Supervisor:
         if incident is None or not incident.plans:
             return None
         beyond = self.policy.settle_steps if incident.rollbacks else self.policy.quiet_steps
-        return incident.last_alarm_step + beyond
+        # What opened it again is found again where it was found, should there be no plan yet.
+        return max(incident.last_alarm_step + beyond, incident.reopened_step or 0)
 
     def in_doubt(self, step: int) -> int | None:
         """The onset of an unconfirmed episode that is old enough to be probed, if any."""
@@ -154,16 +170,40 @@ class Supervisor:
         return min(alarm.onset_step for alarm in self.monitor.episode)
 
     def harm_found(self, attempt: int, step: int, harm: str) -> PlanRecord | None:
-        """A probe found that an episode, confirmed or not, has hurt the model: plan for it."""
-        first = min(alarm.onset_step for alarm in self.monitor.episode)
+        """A probe found that an episode, confirmed or not, has hurt the model: plan for it.
+
+        The steps since its last alarm were quiet, and their data is not suspect.
+        """
+        episode = self.monitor.episode
+        first = min(alarm.onset_step for alarm in episode)
         diagnosis = self.monitor.diagnose(self._findings(first, step), harm=harm)
-        return self._decide(attempt, step, diagnosis, True)
+        position = self._position_after(max(alarm.step for alarm in episode))
+        return self._decide(attempt, step, diagnosis, True, position)
 
     def failed_verification(self, attempt: int, step: int) -> PlanRecord | None:
         """A recovery did not make the model whole: plan the next rung."""
         incident = self.book.open
         assert incident is not None
-        return self._decide(attempt, step, Diagnosis.from_json(incident.diagnosis), True)
+        diagnosis, position = Diagnosis.from_json(incident.diagnosis), self.suspect_position()
+        return self._decide(attempt, step, diagnosis, True, position)
+
+    def suspect_position(self) -> int:
+        """Watermark up to which data may have hurt what the open incident's last plan has left.
+
+        That is where the plan was made, or the last alarm after it: what trained quietly since
+        is not suspect, however long ago that was. The verification that asks for it first
+        keeps it, since later ones see further alarms, which are not this incident's.
+        """
+        incident = self.book.open
+        assert incident is not None
+        if incident.suspect_position is not None:
+            return incident.suspect_position
+        last = incident.plans[-1]
+        begun = last.step if last.plan.target_step is None else last.plan.target_step
+        alarmed = self.monitor.last_alarm_step
+        if alarmed <= begun:
+            return last.position
+        return max(last.position, self._position_after(alarmed))
 
     def close(self, outcome: Outcome, *, attempt: int, step: int) -> None:
         """End the open incident."""
@@ -179,10 +219,11 @@ class Supervisor:
         )
 
     def _decide(
-        self, attempt: int, step: int, diagnosis: Diagnosis, must_act: bool
+        self, attempt: int, step: int, diagnosis: Diagnosis, must_act: bool, position: int
     ) -> PlanRecord | None:
         incident = self.book.open
-        plan = self.policy.decide(self._situation(step, diagnosis, must_act, incident))
+        now = self._situation(step, diagnosis, must_act, incident, position)
+        plan = self.policy.decide(now)
         if plan is None:
             return None
         alarms = [alarm.to_json() for alarm in self.monitor.episode]
@@ -200,7 +241,8 @@ class Supervisor:
             step=step,
             incident=number,
             plan_id=self.book.num_plans + 1,
-            position=self._position_after(step),
+            position=position,
+            window=now.window,
             plan=plan.to_json(),
             diagnosis=diagnosis.to_json(),
             alarms=alarms,
@@ -215,14 +257,18 @@ class Supervisor:
         return given is not None and bool(episode) and episode[0].step <= given["step"]
 
     def _situation(
-        self, step: int, diagnosis: Diagnosis, must_act: bool, incident: Incident | None
+        self,
+        step: int,
+        diagnosis: Diagnosis,
+        must_act: bool,
+        incident: Incident | None,
+        position: int,
     ) -> Situation:
         episode = self.monitor.episode
         gradients = all(alarm.signal == GRAD_NORM.name for alarm in episode)
         scaler = self._has_scaler and gradients
         scaler = scaler and all(alarm.kind == "nonfinite" for alarm in episode)
         first = self._position_after(diagnosis.onset_step - 1)
-        position = self._position_after(step)
         return Situation(
             step=step,
             diagnosis=diagnosis,

@@ -4,16 +4,20 @@ A journal may come from someone else. Its checksums tell damage, not intent: her
 that a resume acts on is checked for its type and its range, so that what follows may trust it.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from foreshock.catalog import make, members
 from foreshock.core.cause import Diagnosis
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ForeshockError, JournalError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.override import KINDS as OVERRIDES
 from foreshock.core.reading import from_json_number, from_json_text, from_json_whole
+from foreshock.core.settings import read_settings
 from foreshock.data.entry import LedgerEntry
 from foreshock.data.journalled import check_record
 
@@ -74,50 +78,101 @@ def _gate(fields: Mapping[str, Any]) -> None:
     _real(fields["limit"])
 
 
-def _rate(fields: Mapping[str, Any]) -> None:
-    _whole(fields["first_step"])
-    if not 0 < _real(fields["factor"]) <= 1:
-        raise ValueError(f"the learning rate's factor is {fields['factor']}, not in (0, 1]")
+def _window(window: Sequence[Any] | None) -> None:
+    """Raw positions `[start, stop)`, or none."""
+    if window is None:
+        return
+    start, stop = map(_whole, _listed(window))
+    if start > stop:
+        raise ValueError(f"a window from {start} to {stop}")
 
 
-def _window(fields: Mapping[str, Any]) -> None:
-    size = _whole(fields["stop"]) - _whole(fields["start"])
-    if size > MAX_SET_ASIDE:
-        raise ValueError(f"a window of {size} positions, over {MAX_SET_ASIDE}")
-    from_json_text(fields["reason"])
+def _flag(value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, got {value!r:.80}")
 
 
-def _target(fields: Mapping[str, Any]) -> None:
-    from_json_text(fields["snapshot_id"])
-    _whole(fields["step"])
+def _listed(value: object) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"expected a list, got {value!r:.80}")
+    return cast("Sequence[Any]", value)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected an object, got {value!r:.80}")
+    return cast("Mapping[str, Any]", value)
 
 
 def _note(fields: Mapping[str, Any]) -> None:
     from_json_text(fields["note"])
 
 
-_ARGUMENTS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
-    "halt": _note,
-    "quarantine": _window,
-    "rollback": _target,
-    "scale_lr": _rate,
-    "skip_update": _gate,
-}
+def _call(action: Mapping[str, Any]) -> None:
+    """An action as it is ordered; one that is not installed here is refused where it is due."""
+    name, kinds = from_json_text(action["name"]), members("actions")
+    given = _mapping(action["arguments"])
+    if name not in kinds:
+        return
+    optional = {one.name for one in dataclasses.fields(kinds[name]) if one.default is None}
+    told = {key: one for key, one in given.items() if one is not None or key not in optional}
+    made = make("actions", name, **read_settings(f"actions/{name}", kinds[name], told))
+    for key in told:  # steps, positions and factors: no field of an action is below 0
+        value = getattr(made, key)
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise ValueError(f"{name} with {key}={value}")
+    if name == "quarantine" and given["stop"] - given["start"] > MAX_SET_ASIDE:
+        raise ValueError(f"a window of over {MAX_SET_ASIDE} positions")
 
 
 def _plan(record: Mapping[str, Any]) -> None:
     for name in ("incident", "plan_id", "position", "last_alarm_step"):
         _whole(record[name])
-    if record["plan"]["target_step"] is not None:
-        _whole(record["plan"]["target_step"])
-    for action in record["plan"]["actions"]:
-        _ARGUMENTS.get(from_json_text(action["name"]), _nothing)(action["arguments"])
+    _window(record.get("window"))
+    plan = record["plan"]
+    for name in ("rung", "why"):
+        from_json_text(plan[name])
+    if plan["target_step"] is not None:
+        _whole(plan["target_step"])
+    for action in _listed(plan["actions"]):
+        _call(action)
     diagnosis = Diagnosis.from_json(record["diagnosis"])
-    from_json_text(diagnosis.top.cause)
+    for step in (diagnosis.onset_step, diagnosis.alarm_step, diagnosis.loss_moved_step or 0):
+        _whole(step)
     for candidate in diagnosis.candidates:
+        from_json_text(candidate.cause)
+        from_json_text(candidate.settled_by)
         _real(candidate.probability)
-    for alarm in record["alarms"]:
-        _whole(Alarm.from_json(alarm).step)
+        _flag(candidate.data_may_be_at_fault)
+    for one in _listed(record["alarms"]):
+        alarm = Alarm.from_json(one)
+        for text in (alarm.series, alarm.detector):
+            from_json_text(text)
+        for step in (alarm.step, alarm.onset_step):
+            _whole(step)
+
+
+def _verified(record: Mapping[str, Any]) -> None:
+    found = _mapping(record["verification"])
+    _flag(found["passed"])
+    from_json_text(found["note"])
+    from_json_text(found.get("against", ""))
+    for name in ("again", "reopens"):
+        _flag(found.get(name, False))
+    for probe in _listed(found["probes"]):
+        from_json_text(probe["probe"])
+        _flag(probe["passed"])
+    if "position" in record:
+        _whole(record["position"])
+
+
+def _paused(record: Mapping[str, Any]) -> None:
+    from_json_text(record["key"])
+    _real(record["time"])
+
+
+def _lifted(record: Mapping[str, Any]) -> None:
+    from_json_text(record["key"])
 
 
 def _closed(record: Mapping[str, Any]) -> None:
@@ -126,19 +181,22 @@ def _closed(record: Mapping[str, Any]) -> None:
 
 def _due(record: Mapping[str, Any]) -> None:
     _whole(record["at_step"])
+    _whole(record["plan_id"])
 
 
 def _measured(record: Mapping[str, Any]) -> None:
     from_json_text(record["snapshot"])
-    for values in (record["values"], *record["neighbours"]):
-        _measurement(values)
-
-
-def _measurement(values: Mapping[str, Any]) -> None:
-    for name, items in values.items():
-        from_json_text(name)
-        for item in items:
-            from_json_number(item)
+    _due(record)
+    steps, near = _listed(record["neighbour_steps"]), _listed(record["neighbours"])
+    if len(steps) != len(near):
+        raise ValueError(f"{len(near)} neighbours at {len(steps)} steps")
+    for step in steps:
+        _whole(step)
+    for values in (record["values"], *near):
+        for name, items in _mapping(values).items():
+            from_json_text(name)
+            for item in _listed(items):
+                from_json_number(item)
 
 
 def _done(record: Mapping[str, Any]) -> None:
@@ -168,7 +226,7 @@ def _passed_over(record: Mapping[str, Any]) -> None:
 
 
 def _dropped(record: Mapping[str, Any]) -> None:
-    for one in record["dropped"]:
+    for one in _listed(record["dropped"]):
         from_json_text(one["snapshot"])
 
 
@@ -186,6 +244,8 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     "incident_closed": _closed,
     "measure_due": _due,
     "measured_before": _measured,
+    "pause_lifted": _lifted,
+    "paused": _paused,
     "plan": _plan,
     "quarantined": _aside,
     "snapshot": _snapshot,
@@ -193,6 +253,7 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     "snapshot_passed_over": _passed_over,
     "snapshots_dropped": _dropped,
     "rejected": _aside,
+    "verification": _verified,
 }
 
 

@@ -156,3 +156,23 @@ def test_no_items() -> None:
 def test_what_cannot_be_searched_is_refused(groups: Iterable[list[int]], budget: int) -> None:
     with pytest.raises(ValueError, match=r"budget=2|two groups"):
         isolate(list(groups), lambda kept: True, budget=budget)
+
+
+@pytest.mark.parametrize("most", [0, 1, 3, 5, 9, 20])
+def test_when_time_is_up_it_ends_with_what_was_replayed(most: int) -> None:
+    """As if the budget were spent: what is cleared was replayed as a whole, and does no harm."""
+    asked: list[frozenset[int]] = []
+
+    def reproduces(kept: frozenset[int]) -> bool:
+        asked.append(kept)
+        return 41 in kept or {7, 80} <= kept
+
+    found = isolate([range(100)], reproduces, budget=500, is_spent=lambda: len(asked) >= most)
+    assert len(asked) == found.num_replays <= max(3, most + 1)
+    cleared = frozenset(found.cleared)
+    assert not cleared or cleared in asked
+    assert 41 not in cleared
+    assert not {7, 80} <= cleared
+    assert {*found.needed, *found.undecided, *cleared} == set(range(100))
+    assert found.minimal is False
+    assert found.reproduced

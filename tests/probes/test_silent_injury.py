@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from foreshock.verification import compare
+from foreshock.wholeness import NEIGHBOURS
 from tests.probes.small_runs import EVERY, LANGUAGE, SmallRun
 
-ANCHOR, NEIGHBOURS = 300, 6
+ANCHOR = 300
 
 
 @cache
@@ -57,23 +58,29 @@ def test_a_language_that_was_hurt_is_named_while_the_mean_loss_has_recovered(see
     assert np.mean(hurt.losses[-5:]) < before.mean() + 3 * before.std()  # no loss rule would see it
 
 
+def false_verdicts(seed: int, steps: int) -> tuple[int, list[tuple[int, int, list[str]]]]:
+    """Healthy pairs of a run compared, and those called worse: place, distance, capabilities."""
+    run = anchor(seed).fork()
+    run.train(steps)
+    states, pairs = run.measured, 0
+    found: list[tuple[int, int, list[str]]] = []
+    for place in range(NEIGHBOURS, len(states) - 2):
+        near = states[place - NEIGHBOURS : place]
+        for further in (1, 2):
+            compared = compare(states[place], states[place + further], near, growth=further**0.5)
+            pairs += 1
+            if fallen := [one.probe for one in compared if not one.passed]:
+                found.append((place, further, fallen))
+    return pairs, found
+
+
 @pytest.mark.slow
-def test_two_hundred_healthy_pairs_give_no_false_verdict() -> None:
-    pairs = 0
-    for seed in (1, 2, 3):
-        run = anchor(seed).fork()
-        run.train(400)
-        states = run.measured
-        for place in range(NEIGHBOURS, len(states) - 2):
-            near = states[place - NEIGHBOURS : place]
-            for further in (1, 2):
-                compared = compare(
-                    states[place], states[place + further], near, growth=further**0.5
-                )
-                assert [one.probe for one in compared if not one.passed] == [], (
-                    seed,
-                    place,
-                    further,
-                )
-                pairs += 1
-    assert pairs >= 200
+def test_healthy_pairs_give_no_false_verdict() -> None:
+    assert false_verdicts(2, 100) == (18, [])  # the run in which two neighbours were too few
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_hundred_healthy_pairs_give_no_false_verdict(seed: int) -> None:
+    pairs, found = false_verdicts(seed, 400)
+    assert (pairs, found) == (78, [])  # 234 with all three

@@ -13,6 +13,7 @@ from foreshock.core.errors import ForeshockError, MissingExtra
 from foreshock.report.html import read_held_out, render_report, write_report
 from tests.report.pages import EVIL, Page, assert_loads_nothing
 from tests.report.runs import NAN, Script, diagnosis, one_rollback, same
+from tests.report.test_summary import aftermath
 
 
 def test_the_page_stands_alone(tmp_path: Path) -> None:
@@ -52,6 +53,26 @@ def test_hostile_strings_are_only_text(tmp_path: Path) -> None:
     assert page.text.count("<script>alert('x')</script>") >= 8
     assert "alert('x')" not in "".join(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S))
     assert "$$" not in text.split("<body>")[1].rpartition("<script")[2]
+
+
+def test_what_came_after_is_on_the_page(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    aftermath(run)
+    run.write("paused", key="plan9/0", reason="look", timeout_secs=7200.0)
+    fields = {"plan": {"rung": EVIL, "why": EVIL}, "diagnosis": diagnosis(cause=EVIL).to_json()}
+    run.write("advice", advice_id=1, **fields)
+    run.write("notice_failed", channel=EVIL, notice="plan", reason=EVIL)
+    run.write("strengthen_data", incident=1, capabilities=[EVIL], data=EVIL)
+    run.close()
+    page = Page(render_report(tmp_path / "run", {}))
+    assert_loads_nothing(page)
+    for part in (
+        "rollback_further to step 100", "lifted by a person after 1 min", "looked at once more",
+        "What teaches it: code text", "2 given back, by 7 replays", "stayed in memory: ",
+        "2 notifications by slack", "only 1.5 MB were free", "waits for a person since step 200",
+        "Advice, not carried out", "worse", "within noise",
+    ):  # fmt: skip
+        assert part.rstrip(": ") in page.text, part
 
 
 def test_nan_runs_are_drawn(tmp_path: Path) -> None:

@@ -122,6 +122,13 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
         ("snapshot", {"snapshot": {"id": 1}}),
         ("skip", {}),
         ("attempt_started", {"step": 1e300}),
+        ("paused", {"key": "plan1/0", "timeout_secs": "x"}),
+        ("pause_lifted", {"key": "plan1/0", "waited_secs": 1.0}),
+        ("advice", {"plan": {}, "diagnosis": {"candidates": []}}),
+        ("strengthen_data", {"incident": 7, "capabilities": [], "data": ""}),
+        ("minimized", {"incident": 1, "given_back": 3}),
+        ("disk_low", {"free_bytes": "x", "needed_bytes": 3}),
+        ("notice_failed", {}),
     ],
 )
 def test_a_strange_record_is_a_note(tmp_path: Path, kind: str, fields: dict[str, object]) -> None:
@@ -263,3 +270,108 @@ def test_the_view_is_left_as_it_was(tmp_path: Path) -> None:
     before = json.dumps(seen.records)
     summarise(seen)
     assert json.dumps(seen.records) == before
+
+
+def aftermath(run: Script) -> None:
+    """An incident that was paused, looked at again, and narrowed down; a disk that ran full."""
+    run.start()
+    run.train(130)
+    run.plan(diagnosis(), rung="rollback_further", back_to=100, window=(1600, 1952))
+    run.quarantine(1600, 1952)
+    run.rollback(100)
+    run.write("paused", key="plan1/2", reason="look", timeout_secs=7200.0)
+    run.write("pause_lifted", key="plan1/2", waited_secs=90.0)
+    run.done("pause", "paused and lifted")
+    run.plan_done()
+    run.train(141)
+    run.verify()
+    run.close_incident()
+    run.train(200)
+    probe = {"probe": "held_out_loss/code", "before": 2.0, "after": 3.0, "difference": 1.0}
+    fell = {**probe, "tolerance": 0.1, "passed": False}
+    fields = {"passed": False, "against": "s", "note": "", "again": True}
+    run.write("verification", incident=1, verification={**fields, "probes": [fell]})
+    capabilities = ["held_out_loss/code"]
+    run.write("strengthen_data", incident=1, capabilities=capabilities, data="code text")
+    run.write(
+        "minimized",
+        incident=1,
+        verdict="each of the samples that stay is needed to bring it back",
+        needed=[["a", 3]],
+        undecided=[],
+        given_back={"plan1/0": [["a", 1], ["a", 2]], "plan1/1": [["a", 1]]},
+        num_replays=7,
+        tokens={"times_fewer": [6.5, 13.0]},
+    )
+    for reason in ("refused", "refused", "timed out"):
+        run.write("notice_failed", channel="slack (URL 1)", notice="plan", reason=reason)
+    run.write("snapshot_skipped", snapshot="s", reason="the one before is being written")
+    run.write("disk_low", free_bytes=1_500_000, needed_bytes=2_000_000)
+
+
+def test_what_came_after_is_told_with_its_incident(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    aftermath(run)
+    run.finish()
+    told = summary(tmp_path / "run")
+    assert told.notes == ()
+    (incident,) = told.incidents
+    assert incident.decided == "rollback_further to step 100, 352 samples set aside"
+    assert [one.ending for one in incident.after.pauses] == ["lifted by a person after 1 min"]
+    assert incident.after.needed is not None
+    assert incident.after.needed.words == (
+        "Each of the samples that stay is needed to bring it back. 1 sample needed, 0 undecided, "
+        "2 given back, by 7 replays. Skipping 200 to 500 batches would have lost 6.5 to 13 times "
+        "as many tokens."
+    )
+    assert [one.data for one in incident.after.strengthen] == ["code text"]
+    assert [one.again for one in incident.verifications] == [False, True]
+    assert incident.ending == "was undone, but a capability fell later, and nothing older helps"
+    assert told.notices_failed == (
+        "2 notifications by slack (URL 1) not delivered: refused",
+        "1 notification by slack (URL 1) not delivered: timed out",
+    )
+    assert told.snapshots_skipped == (200,)
+    assert told.snapshot_troubles == ("step 200: only 1.5 MB were free, for a snapshot of 2 MB",)
+    json.dumps(told.to_json(), allow_nan=False)
+
+
+def test_a_run_that_waits_says_so_until_it_is_lifted_or_halted(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    run.start()
+    run.train(60)
+    run.plan(diagnosis(55), rung="pause")
+    run.write("paused", key="plan1/0", reason="look", timeout_secs=60.0)
+    assert summary(tmp_path / "run").waits_since == 60
+    run.write("halted", note="nobody came")
+    told = summary(tmp_path / "run")
+    assert told.waits_since is None
+    assert told.incidents[0].after.pauses[0].ending == "nobody came within 1 min"
+    run.close()
+
+
+def test_advice_is_told_and_is_no_brief_episode(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    run.start()
+    run.train(130)
+    run.alarm("loss/global", 119, 9.0)
+    plan = {"rung": "rollback", "why": "back to step 100", "actions": [], "target_step": 100}
+    fields = {"plan": plan, "diagnosis": diagnosis().to_json(), "alarms": []}
+    run.write("advice", advice_id=1, **fields)
+    run.alarm("loss/global", 121, 9.0)
+    run.finish()
+    told = summary(tmp_path / "run")
+    assert [(one.step, one.rung, one.cause) for one in told.advice] == [
+        (130, "rollback", "optimizer_state")
+    ]
+    assert (told.healed, told.incidents, told.notes) == ((), (), ())
+
+
+def test_a_plan_that_was_not_carried_out_says_where_it_goes(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    run.start()
+    run.train(130)
+    run.plan(diagnosis(), rung="tighten_clip", back_to=100)
+    run.close()
+    (incident,) = summary(tmp_path / "run").incidents
+    assert incident.decided == "tighten_clip to step 100"

@@ -12,6 +12,7 @@ from foreshock.cli.report import command
 from foreshock.report.summary import RunSummary
 from foreshock.report.text import print_summary
 from tests.report.runs import Script, diagnosis, one_rollback, summary
+from tests.report.test_summary import aftermath
 
 APP = typer.Typer()
 APP.command()(command)
@@ -30,7 +31,25 @@ def test_the_verdict_comes_first_and_nothing_is_wider_than_80(tmp_path: Path) ->
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     assert "update_ratio/global moved first, 1 step before the loss" in flat
-    assert "held_out_loss 2 → 2.02 (tolerance 0.1)" in flat
+    assert "held_out_loss 2 → 2.02 (tolerance 0.1) within noise" in flat
+
+
+def test_all_that_came_after_fits_in_80_columns(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    aftermath(run)
+    run.write("paused", key="plan9/0", reason="look", timeout_secs=7200.0)
+    text = _text(summary(tmp_path / "run"))
+    assert max(map(len, text.splitlines())) <= 80
+    flat = " ".join(text.split())
+    for part in (
+        "rollback_further", "lifted by a person after 1 min", "the run waits, for 2 h 00 min in",
+        "held_out_loss/code 2 → 3 (tolerance 0.1) worse", "failed, looked at once more",
+        "code text, which teaches held out loss/code", "2 given back, by 7 replays",
+        "2 notifications by slack (URL 1) not delivered", "stayed in memory", "only 1.5 MB were",
+        "waits for a person since step 200", "resume.now",
+    ):  # fmt: skip
+        assert part in flat, part
+    run.close()
 
 
 def test_markup_and_control_characters_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -38,14 +38,15 @@ class _SpentError(Exception):
 class _Search:
     """Replays within a budget, of which one is kept back; none is made twice."""
 
-    def __init__(self, reproduces: Reproduces, budget: int) -> None:
+    def __init__(self, reproduces: Reproduces, budget: int, is_spent: Callable[[], bool]) -> None:
         self._reproduces = reproduces
         self._left = budget
+        self._is_spent = is_spent
         self.known: dict[frozenset[int], bool] = {}
 
     def test(self, items: frozenset[int], *, kept_back: int = 1) -> bool:
         if items not in self.known:
-            if self._left <= kept_back:
+            if self._left <= kept_back or (kept_back and self._is_spent()):
                 raise _SpentError
             self._left -= 1
             self.known[items] = self._reproduces(items)
@@ -59,7 +60,17 @@ class _Search:
         return max(found, key=len)  # the empty set is among them
 
 
-def isolate(groups: Sequence[Sequence[int]], reproduces: Reproduces, *, budget: int) -> Isolation:
+def _never() -> bool:
+    return False
+
+
+def isolate(
+    groups: Sequence[Sequence[int]],
+    reproduces: Reproduces,
+    *,
+    budget: int,
+    is_spent: Callable[[], bool] = _never,
+) -> Isolation:
     """Find the items that are needed to reproduce, and clear all others.
 
     A set of cleared items grows: a group joins it if the two together do not reproduce, and
@@ -79,6 +90,8 @@ def isolate(groups: Sequence[Sequence[int]], reproduces: Reproduces, *, budget: 
             is used to ask less. Where it is not so, more is held than need be, and what is
             cleared has been replayed all the same.
         budget: replays that may be made, at least 3.
+        is_spent: whether no more may be made whatever the budget, as when time is up. Three
+            are made all the same: with all, with none, and of the result.
 
     Raises:
         ValueError: a budget below 3, or an item twice.
@@ -98,10 +111,10 @@ def isolate(groups: Sequence[Sequence[int]], reproduces: Reproduces, *, budget: 
         raise ValueError(f"budget={budget}: needs at least 3 replays: all, none, and the result")
     if len(everything) != len(listed):
         raise ValueError("an item is in two groups")
-    search = _Search(reproduces, budget)
-    if not everything or not search.test(everything):
+    search = _Search(reproduces, budget, is_spent)
+    if not everything or not search.test(everything, kept_back=0):
         return _result(search, set(), everything, everything)
-    if search.test(frozenset()):
+    if search.test(frozenset(), kept_back=0):
         return _result(search, set(), frozenset(), everything)
     needed: set[int] = set()
     certain = True

@@ -74,6 +74,7 @@ def compare(
     neighbours: Sequence[Measured] = (),
     *,
     growth: float = 1.0,
+    adjoining: bool = True,
     family_error: float = FAMILY_ERROR,
 ) -> list[Comparison]:
     """Compare capabilities before and after, beyond noise.
@@ -103,6 +104,8 @@ def compare(
             weigh as much as the prior.
         growth: how many times further than one neighbour from the next `after` is from
             `before`, in what training may move: the root of the ratio of steps.
+        adjoining: whether the last neighbour is followed by `before`. Where they are healthy
+            states of another time, their movements are counted among themselves alone.
         family_error: over all capabilities of a healthy pair.
 
     Raises:
@@ -124,7 +127,7 @@ def compare(
             "family_error in (0, 1)"
         )
     pairs = {name: _paired(name, before, after) for name in before}
-    drifts = _drifts(before, neighbours)
+    drifts = _drifts(before, (*neighbours, before) if adjoining else neighbours)
     open_ones, found = list(pairs), dict[str, Comparison]()
     while open_ones:
         tail = family_error / len(open_ones)
@@ -140,6 +143,27 @@ def compare(
         found |= {name: judged[name] for name in worse}
         open_ones = [name for name in open_ones if name not in found]
     return [found[name] for name in before]
+
+
+def growth_of(before_step: int, after_step: int, neighbour_steps: Sequence[int]) -> float:
+    """How many times further apart two states are than neighbours, as a random walk goes.
+
+    The root of the ratio of steps, 1 at least; 1 too without neighbours.
+
+    Args:
+        before_step: step of the state compared with.
+        after_step: step of the state in question.
+        neighbour_steps: steps of the healthy states before `before_step`, oldest first.
+
+    >>> growth_of(100, 200, [80, 90])
+    3.1622776601683795
+    >>> growth_of(100, 104, [80, 90]), growth_of(100, 200, [])
+    (1.0, 1.0)
+    """
+    if not neighbour_steps or before_step <= neighbour_steps[0]:
+        return 1.0
+    spacing = (before_step - neighbour_steps[0]) / len(neighbour_steps)
+    return math.sqrt(max(1.0, (after_step - before_step) / spacing))
 
 
 @dataclass(frozen=True)
@@ -161,13 +185,13 @@ def _paired(name: str, before: Measured, after: Measured) -> NDArray[np.float64]
         return np.asarray(after[name], dtype=float) - np.asarray(before[name], dtype=float)
 
 
-def _drifts(before: Measured, neighbours: Sequence[Measured]) -> dict[str, _Drift]:
-    """The moderated movement of each capability that healthy neighbours have measured."""
+def _drifts(before: Measured, healthy: Sequence[Measured]) -> dict[str, _Drift]:
+    """The moderated movement of each capability from one healthy state to the next."""
     squares: dict[str, list[float]] = {}
     spreads: dict[str, float] = {}
     counted: dict[str, int] = {}
     for name, old in before.items():
-        rows = [measured.get(name, ()) for measured in (*neighbours, before)]
+        rows = [measured.get(name, ()) for measured in healthy]
         whole = [
             np.asarray(row, dtype=float)
             for row in rows

@@ -24,6 +24,8 @@ class PlanRecord:
         id: number of the plan in the run.
         attempt: attempt in which it was decided.
         step: step at which it was decided.
+        position: watermark up to which data may have had a part in what it answers.
+        window: raw positions `[start, stop)` from the onset to there, or None.
         done: number of its actions that have been carried out.
         results: what each did, in words.
         finished: whether all of them have.
@@ -34,6 +36,7 @@ class PlanRecord:
     attempt: int
     step: int
     position: int
+    window: tuple[int, int] | None = None
     results: list[str] = field(default_factory=list[str])
     finished: bool = False
 
@@ -57,6 +60,9 @@ class Incident:
         plans: in order.
         outcome: None while open.
         verification: the JSON of the latest verification.
+        suspect_position: watermark up to which data may have hurt what the last plan has left,
+            as the verification of that saw it; None before.
+        reopened_step: where a later verification opened it again, until that has led to a plan.
     """
 
     id: int
@@ -73,6 +79,8 @@ class Incident:
     outcome: Outcome | None = None
     verification: dict[str, Any] | None = None
     closed_step: int | None = None
+    suspect_position: int | None = None
+    reopened_step: int | None = None
     _told: set[str] = field(default_factory=set[str], repr=False, compare=False)
 
     def covers(self, step: int) -> bool:
@@ -156,8 +164,11 @@ class IncidentBook:
                 self.incidents[-1].plans[-1].finished = True
             case "verification":
                 self.incidents[-1].verification = record["verification"]
+                if "position" in record:
+                    self.incidents[-1].suspect_position = record["position"]
                 if record["verification"].get("reopens"):
                     self.incidents[-1].outcome = self.incidents[-1].closed_step = None
+                    self.incidents[-1].reopened_step = record["step"]
             case "incident_closed":
                 self.incidents[-1].outcome = Outcome(record["outcome"])
                 self.incidents[-1].closed_step = record["step"]
@@ -175,6 +186,7 @@ class IncidentBook:
             attempt=record["attempt"],
             step=record["step"],
             position=record["position"],
+            window=tuple(record["window"]) if record.get("window") else None,
         )
         incident = self.open
         if incident is None:
@@ -191,6 +203,7 @@ class IncidentBook:
             )
             self.incidents.append(incident)
         incident.diagnosis = diagnosis
+        incident.suspect_position = incident.reopened_step = None
         incident.last_alarm_step = max(incident.last_alarm_step, record["last_alarm_step"])
         # Each plan tells its whole episode, which the one before may have told in part.
         same = bool(incident.plans) and incident.plans[-1].attempt == planned.attempt

@@ -12,6 +12,7 @@ WATCH: Final = "watch"
 """The rung that does nothing: the run is watched on."""
 
 HALT: Final = "halt"
+PAUSE: Final = "pause"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,7 @@ def check_rung(path: str, one: Rung) -> None:
     for alone in (HALT, "skip_update"):
         if alone in names and len(names) > 1:
             raise ConfigError(f"{where} orders {alone!r} and more; it must stand alone")
-    if "pause" in names[:-1]:
+    if PAUSE in names[:-1]:
         raise ConfigError(f"{where}: 'pause' must come last; all else is done before one waits")
     if one.goes_back:
         back = names.index("rollback")

@@ -44,25 +44,13 @@ class Place:
 
 
 def planned(place: Place, incident: Incident, plan: Plan, step: int) -> Notice:
-    """An incident was opened or taken further; or the run is halted or paused."""
+    """An incident was opened or taken further; or the run is halted."""
     names = [call.name for call in plan.actions]
     diagnosis = Diagnosis.from_json(incident.diagnosis)
     cause = f"{diagnosis.top.cause} ({diagnosis.top.probability:.0%})"
     if "halt" in names:
         note = next(call.arguments["note"] for call in plan.actions if call.name == "halt")
         return halted(place, step, str(note))
-    if "pause" in names:
-        return place.notice(
-            NoticeKind.PAUSED,
-            f"waits for you at step {step}: {cause}",
-            [
-                plan.why + ".",
-                *_findings(diagnosis),
-                f"To let it go on as it is: touch {place.run_dir}/resume.now",
-                "If nobody does in time, it halts.",
-                place.look,
-            ],
-        )
     if len(incident.plans) == 1:
         return place.notice(
             NoticeKind.INCIDENT_OPENED,
@@ -82,6 +70,23 @@ def planned(place: Place, incident: Incident, plan: Plan, step: int) -> Notice:
             *_findings(diagnosis),
             f"Being done ({plan.rung}): {plan.why}.",
             f"{_NOTHING} When nothing else is left, the run halts and says so.",
+            place.look,
+        ],
+    )
+
+
+def paused(place: Place, incident: Incident, plan: Plan, step: int, timeout_secs: float) -> Notice:
+    """The run begins to wait for a person, or a resumed one waits on."""
+    diagnosis = Diagnosis.from_json(incident.diagnosis)
+    return place.notice(
+        NoticeKind.PAUSED,
+        f"waits for you at step {step}: {diagnosis.top.cause} ({diagnosis.top.probability:.0%})",
+        [
+            plan.why + ".",
+            *_findings(diagnosis),
+            f"To let it go on as it is: touch {place.run_dir}/resume.now",
+            f"Without that it halts {_length(timeout_secs)} after the pause began.",
+            "To stop it now, end the process: it waits on when it is started with --resume.",
             place.look,
         ],
     )
@@ -122,14 +127,20 @@ def recovered(
     return place.notice(
         NoticeKind.RECOVERED,
         f"incident {incident_id} recovered at step {step}",
-        [whole if probes else f"The run is quiet again; {unproved}.", _NOTHING, place.look],
+        [
+            whole if probes else f"The run is quiet again; {unproved}.",
+            _NOTHING,
+            f"What was set aside can be narrowed down: foreshock minimize {place.run_dir} "
+            "--program PATH.py:function",
+            place.look,
+        ],
     )
 
 
 def verification_failed(
     place: Place, incident_id: int, step: int, verification: Mapping[str, Any]
 ) -> Notice:
-    """The run went on, and a capability has fallen."""
+    """The loss has recovered and a capability has fallen; the recovery goes further."""
     worse = [str(one.get("probe")) for one in verification["probes"] if not one.get("passed")]
     return place.notice(
         NoticeKind.VERIFICATION_FAILED,
@@ -140,6 +151,25 @@ def verification_failed(
             place.look,
         ],
     )
+
+
+def to_strengthen(place: Place, step: int, advice: Mapping[str, Any]) -> Notice:
+    """A capability has fallen, and going back does not help."""
+    return place.notice(
+        NoticeKind.VERIFICATION_FAILED,
+        f"incident {advice['incident']}: not whole at step {step}, and nothing older helps",
+        [
+            f"These fell: {', '.join(map(str, advice['capabilities']))}.",
+            "No healthy state from before is left that a recovery has not failed from.",
+            f"What would teach them again: {advice['data']}.",
+            place.look,
+        ],
+    )
+
+
+def _length(secs: float) -> str:
+    """A length of time, in words."""
+    return f"{secs:.0f} seconds" if secs < 120 else f"{secs / 60:.0f} minutes"
 
 
 def _findings(diagnosis: Diagnosis) -> list[str]:

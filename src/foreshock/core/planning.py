@@ -84,8 +84,7 @@ class Draft:
         choice = choose_target(now.snapshots, now.onset_step)
         if not targets or choice.target is None:
             return choice
-        data = self.data_suspect and now.diagnosis.top.data_may_be_at_fault
-        least = targets[-1] if data and not rung.further_back else targets[-1] - 1
+        least = targets[-1] if self._same_state(rung) else targets[-1] - 1
         older_by = 0
         while choice.target is not None and choice.target.step > least:
             older_by += 1
@@ -94,6 +93,26 @@ class Draft:
                 break
             choice = next_one
         return choice
+
+    def first_suspect(self, rung: Rung, target: SnapshotRef) -> int:
+        """Raw position from which on data is set aside: where the target stands.
+
+        Or, where the same state is to be tried again and only an older one is left, where that
+        one stood: what had trained before it is trained again.
+        """
+        backs = [record for record in self.failed if record.plan.target_step is not None]
+        last = backs[-1] if backs else None
+        step = None if last is None else last.plan.target_step
+        if last is None or step is None or not self._same_state(rung):
+            return target.position
+        if not target.step < step < self.now.onset_step:
+            return target.position
+        return max([target.position, *(start for start, _ in windows([last]))])
+
+    def _same_state(self, rung: Rung) -> bool:
+        """Whether another try may go back to the state that has failed, with more set aside."""
+        data = self.data_suspect and self.now.diagnosis.top.data_may_be_at_fault
+        return data and not rung.further_back
 
 
 def draw_up(name: str, rung: Rung, draft: Draft, target: SnapshotRef | None) -> Plan:
@@ -114,7 +133,7 @@ def draw_up(name: str, rung: Rung, draft: Draft, target: SnapshotRef | None) -> 
             share = now.diagnosis.data_suspicion
             why.append(f"the data is not suspect ({share:.0%}) and will be trained again")
             continue
-        arguments = _arguments(one, draft, target)
+        arguments = _arguments(one, rung, draft, target)
         calls.append(ActionCall(name=one.action, arguments=arguments))
         if said := _in_words(one.action, arguments, draft, target):
             why.append(said)
@@ -126,7 +145,7 @@ def draw_up(name: str, rung: Rung, draft: Draft, target: SnapshotRef | None) -> 
     )
 
 
-def _arguments(one: Order, draft: Draft, target: SnapshotRef | None) -> dict[str, Any]:
+def _arguments(one: Order, rung: Rung, draft: Draft, target: SnapshotRef | None) -> dict[str, Any]:
     """Every argument of an action: as configured, and worked out."""
     now, given = draft.now, dict(one.settings)
     in_place = now.step + now.lag_steps + 1
@@ -142,7 +161,8 @@ def _arguments(one: Order, draft: Draft, target: SnapshotRef | None) -> dict[str
             lookahead = given.pop("lookahead", draft.defaults.lookahead)
             ahead = round(lookahead * _set_aside(draft)) if draft.failed_targets else 0
             reason = f"{now.diagnosis.top.cause} suspected at step {now.diagnosis.onset_step}"
-            return {"start": target.position, "stop": now.position + ahead, "reason": reason}
+            start = draft.first_suspect(rung, target)
+            return {"start": start, "stop": now.position + ahead, "reason": reason}
         case "rollback":
             assert target is not None
             return {"snapshot_id": target.id, "step": target.step}

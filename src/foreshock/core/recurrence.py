@@ -21,6 +21,8 @@ def same_place(now: Situation, settle_steps: int) -> list[Incident]:
     in which a recovery settles added on both sides; or it comes out of data that the
     incident had set aside, and that was given back since. An incident that halted does not
     count: a person has resumed the run, and begins anew.
+
+    What an incident was a return of when it opened it remains, wherever it has been since.
     """
     return [one for one in now.earlier if _returns(now, one, settle_steps)]
 
@@ -31,12 +33,16 @@ def _returns(now: Situation, before: Incident, settle_steps: int) -> bool:
     targets = [r.plan.target_step for r in before.plans if r.plan.target_step is not None]
     first = min([*targets, before.onset_step]) - settle_steps
     last = before.last_alarm_step + settle_steps
-    if first <= now.onset_step <= last:
+    opened = now.onset_step if now.incident is None else now.incident.onset_step
+    if any(first <= onset <= last for onset in (opened, now.onset_step)):
         return True
-    if now.window is None:
-        return False
-    start, stop = now.window
-    return any(start < window[1] and window[0] < stop for window in windows(before.plans))
+    aside = windows(before.plans)
+    seen = [now.window, *(record.window for record in now.tried)]
+    return any(
+        one is not None and one[0] < window[1] and window[0] < one[1]
+        for one in seen
+        for window in aside
+    )
 
 
 def windows(records: Iterable[PlanRecord]) -> list[tuple[int, int]]:

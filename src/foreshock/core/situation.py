@@ -24,11 +24,11 @@ class Situation:
         gradient_limit: the gradient norm beyond which its rule alarms, or None.
         incident: the open incident, or None.
         snapshots: of the run's lineage.
-        position: watermark of the stream after that step.
+        position: watermark of the stream up to which data may have had a part in it.
         lag_steps: later steps that are under way already, out of a lowered gate's reach.
         num_rollbacks: in the whole run so far.
         earlier: the run's incidents before the open one, in order.
-        window: raw positions `[start, stop)` consumed from the onset to that step, or None.
+        window: raw positions `[start, stop)` consumed from the onset to there, or None.
         num_samples: raw positions that the stream has in all, or None if it has no end.
     """
 

@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from foreshock.core.errors import ForeshockError
 from foreshock.core.incident import IncidentBook
+from foreshock.report.aftermath import Aftermath, Pause, needed_of, pause_of, strengthen_of
 from foreshock.report.clean import real, whole
 from foreshock.report.incidents import DAMAGE, IncidentSummary, Trail, summarise_incident
+from foreshock.report.words import size
 
 QUIET_STEPS: Final = 20
 """Steps without an alarm that end an episode: `Policy.quiet_steps`."""
@@ -42,8 +44,20 @@ class Quarantine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What would have been done, under `advise`."""
+
+    attempt: int
+    step: int
+    rung: str
+    why: str
+    cause: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotSummary:
-    """A snapshot that went to disk; rotation may have removed it since."""
+    """A snapshot that went to disk, and was not dropped since."""
 
     id: str
     step: int
@@ -68,11 +82,16 @@ class Fold:
     quarantines: list[Quarantine] = field(default_factory=list[Quarantine])
     snapshots: list[SnapshotSummary] = field(default_factory=list[SnapshotSummary])
     snapshot_troubles: list[str] = field(default_factory=list[str])
+    snapshots_skipped: list[int] = field(default_factory=list[int])
+    advice: list[Advice] = field(default_factory=list[Advice])
+    notices_failed: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    pauses: dict[str, Pause] = field(default_factory=dict[str, Pause])
     healed: list[Episode] = field(default_factory=list[Episode])
     watched: Episode | None = None
     handover: str = ""
     notes: list[str] = field(default_factory=list[str])
     probed: bool = False
+    advised: bool = False
     doubt: tuple[int, int, list[Any]] | None = None
     keys: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     episode: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
@@ -138,9 +157,9 @@ class Fold:
         going_on = step is not None and self.state == "open" and step - max(steps) < QUIET_STEPS
         if going_on:
             self.watched = found
-        else:
+        elif not self.advised:
             self.healed.append(found)
-        self.episode, self.probed = [], False
+        self.episode, self.probed, self.advised = [], False, False
 
     def _time(self, record: Mapping[str, Any]) -> None:
         if "time" in record:
@@ -191,12 +210,71 @@ class Fold:
                 self.snapshot_troubles.append(f"step {step}: {record['reason']}")
             case "halted":
                 self.handover, self.state = str(record["note"]), "halted"
+                for pause in self.pauses.values():
+                    pause.over = True
             case "run_finished":
                 self.state = "finished"
             case "run_halted":
                 self.state = "halted"
             case _:
+                self._also(attempt, step, record)
+
+    def _also(self, attempt: int, step: int, record: Mapping[str, Any]) -> None:
+        """What no incident depends on: what came after, who was told, how the disk fared."""
+        match record["kind"]:
+            case "snapshots_dropped":
+                gone = {str(one["snapshot"]) for one in record["dropped"]}
+                self.snapshots = [one for one in self.snapshots if one.id not in gone]
+            case "snapshot_skipped":
+                self.snapshots_skipped.append(step)
+            case "disk_low":
+                free, needed = whole(record["free_bytes"]), whole(record["needed_bytes"])
+                self.snapshot_troubles.append(
+                    f"step {step}: only {size(free)} were free, for a snapshot of {size(needed)}"
+                )
+            case "advice":
+                self._advised(attempt, step, record)
+            case "notice_failed":
+                failed = (str(record["channel"]), str(record["reason"]))
+                self.notices_failed[failed] = self.notices_failed.get(failed, 0) + 1
+            case "paused":
+                pause = self.pauses[str(record["key"])] = pause_of(record)
+                if self.trails:
+                    self.trails[-1].after.pauses.append(pause)
+            case "pause_lifted":
+                pause = self.pauses[str(record["key"])]
+                pause.waited_secs, pause.over = real(record["waited_secs"]), True
+            case "strengthen_data":
+                self._after(record).strengthen.append(strengthen_of(record))
+            case "minimized":
+                self._after(record).needed = needed_of(record)
+            case _:
                 pass
+
+    @property
+    def waits_since(self) -> int | None:
+        """The step at which the run began to wait for a person, if it does."""
+        open_ones = [one.step for one in self.pauses.values() if not one.over]
+        return open_ones[-1] if open_ones else None
+
+    def _after(self, record: Mapping[str, Any]) -> Aftermath:
+        """What came after the incident that a record names."""
+        numbers = [incident.id for incident in self.book.incidents]
+        return self.trails[numbers.index(whole(record["incident"]))].after
+
+    def _advised(self, attempt: int, step: int, record: Mapping[str, Any]) -> None:
+        top, plan = record["diagnosis"]["candidates"][0], record["plan"]
+        self.advised = True
+        self.advice.append(
+            Advice(
+                attempt=attempt,
+                step=step,
+                rung=str(plan["rung"]),
+                why=str(plan["why"]),
+                cause=str(top["cause"]),
+                probability=real(top["probability"]),
+            )
+        )
 
     def _attempt(self, attempt: int, step: int, going_back: int | None) -> None:
         self.state = "open"

@@ -8,6 +8,7 @@ from foreshock.core.cause import Candidate, Diagnosis
 from foreshock.core.detector import Alarm
 from foreshock.core.incident import Incident, Outcome, PlanRecord
 from foreshock.core.records import number
+from foreshock.report.aftermath import Aftermath
 from foreshock.report.clean import real, strict, whole
 from foreshock.report.words import OPEN, count, how_it_ended, lead, plain
 
@@ -35,6 +36,7 @@ class Trail:
         default_factory=list[tuple[int, int, dict[str, Any]]]
     )
     closed_attempt: int | None = None
+    after: Aftermath = field(default_factory=Aftermath)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,8 @@ class PlanSummary:
         step: last step that had been read when it was decided.
         actions: (name, arguments in words), in order.
         results: what each did; fewer than `actions` while it is not carried out.
-        back_to: (attempt, step) at which the run stood after the rollback, if it went back.
+        target_step: step that it goes back to, if it does.
+        back_to: (attempt, step) at which the run stood after the rollback, once it went back.
     """
 
     id: int
@@ -56,7 +59,13 @@ class PlanSummary:
     actions: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
     finished: bool
+    target_step: int | None
     back_to: tuple[int, int] | None
+
+    @property
+    def goal(self) -> int | None:
+        """The step that it went back to, or is to."""
+        return self.target_step if self.back_to is None else self.back_to[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +82,16 @@ class ProbeSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationSummary:
-    """A verification: is the model whole again?"""
+    """A verification: is the model whole again?
+
+    Attributes:
+        again: whether it is the second one, at ten times the distance.
+    """
 
     attempt: int
     step: int
     passed: bool
+    again: bool
     against: str
     probes: tuple[ProbeSummary, ...]
     note: str
@@ -124,6 +138,7 @@ class IncidentSummary:
         ending: the same in words.
         num_set_aside: samples that its plans set aside.
         doubt: the probe that opened it, if its alarms had healed but harm was found.
+        after: what came after its plans.
     """
 
     number: int
@@ -148,6 +163,7 @@ class IncidentSummary:
     plans: tuple[PlanSummary, ...]
     verifications: tuple[VerificationSummary, ...]
     doubt: VerificationSummary | None
+    after: Aftermath
 
     @property
     def alternatives(self) -> tuple[Candidate, ...]:
@@ -182,8 +198,13 @@ class IncidentSummary:
                 told.append((0, Event(attempt, step, "Rolled back", f"attempt {attempt}", "act")))
         for one in self.verifications:
             title, tone = ("Verified", "good") if one.passed else ("Not whole", "bad")
+            title += " once more" if one.again and one.passed else ""
             detail = "" if one.probes else "not probed"
             told.append((1, Event(one.attempt, one.step, title, detail, tone)))
+        told += [
+            (3, Event(one.attempt, one.step, "Paused", one.ending, "act"))
+            for one in self.after.pauses
+        ]
         if self.closed_step is not None:
             tone = "bad" if self.outcome == Outcome.HALTED else "good"
             told.append((3, Event(last, self.closed_step, self.outcome.capitalize(), "", tone)))
@@ -195,12 +216,12 @@ class IncidentSummary:
     def decided(self) -> str:
         """What was decided, short."""
         rungs = [plan.rung for plan in self.plans]
-        back = f" to step {self.back_to:,}" if self.back_to is not None else ""
+        goals = {plan.rung: plan.goal for plan in self.plans}
         parts = [
             rung
             + (f" ×{rungs.count(rung)}" if rungs.count(rung) > 1 else "")
-            + (back if rung == "rollback" else "")
-            for rung in dict.fromkeys(rungs)
+            + ("" if goal is None else f" to step {goal:,}")
+            for rung, goal in goals.items()
         ]
         if self.num_set_aside:
             parts.append(f"{count(self.num_set_aside, 'sample')} set aside")
@@ -217,6 +238,7 @@ class IncidentSummary:
                 "plans": [vars(plan) for plan in self.plans],
                 "verifications": [one.to_json() for one in self.verifications],
                 "doubt": self.doubt.to_json() if self.doubt is not None else None,
+                **self.after.to_json(),
                 "diagnosis": self.diagnosis.to_json(),
             }
         )
@@ -277,6 +299,7 @@ def summarise_incident(incident: Incident, trail: Trail, num_set_aside: int) -> 
             outcome,
             went_back=any(plan.back_to is not None for plan in plans),
             num_probes=len(checks[-1].probes) if checks else 0,
+            fell=bool(checks) and not checks[-1].passed,
         ),
         num_set_aside=num_set_aside,
         settled_by=diagnosis.top.settled_by,
@@ -285,6 +308,7 @@ def summarise_incident(incident: Incident, trail: Trail, num_set_aside: int) -> 
         plans=plans,
         verifications=checks,
         doubt=None if trail.doubt is None else _doubt(*trail.doubt),
+        after=trail.after,
     )
 
 
@@ -300,6 +324,7 @@ def _sound(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _plan(record: PlanRecord, trail: Trail) -> PlanSummary:
+    target = record.plan.target_step
     return PlanSummary(
         id=whole(record.id),
         attempt=whole(record.attempt),
@@ -309,6 +334,7 @@ def _plan(record: PlanRecord, trail: Trail) -> PlanSummary:
         actions=tuple((call.name, _arguments(call.arguments)) for call in record.plan.actions),
         results=tuple(str(result) for result in record.results),
         finished=record.finished,
+        target_step=None if target is None else whole(target),
         back_to=trail.arrivals.get(record.id),
     )
 
@@ -322,6 +348,7 @@ def _verification(attempt: int, step: int, fields: Mapping[str, Any]) -> Verific
         attempt=attempt,
         step=step,
         passed=fields["passed"] is True,
+        again=fields.get("again") is True,
         against=str(fields.get("against", "")),
         probes=tuple(
             ProbeSummary(

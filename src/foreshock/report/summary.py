@@ -6,9 +6,9 @@ from typing import Any, Final
 from foreshock.journal import RunView
 from foreshock.report.clean import clean, strict
 from foreshock.report.curves import Lineage, read_lineage
-from foreshock.report.fold import Episode, Fold, Quarantine, SnapshotSummary
+from foreshock.report.fold import Advice, Episode, Fold, Quarantine, SnapshotSummary
 from foreshock.report.incidents import IncidentSummary
-from foreshock.report.words import verdict
+from foreshock.report.words import count, verdict
 
 MAX_NOTES: Final = 12
 """Notes that are spelled out. Our choice: who has more needs the journal itself."""
@@ -39,6 +39,11 @@ class RunSummary:
         skips: reason to number of updates.
         rejected: data rule to number of samples it refused.
         num_quarantined: samples set aside in all, those that rules refused included.
+        snapshots_skipped: steps whose durable snapshot stayed in memory, because the one before
+            was still being written.
+        advice: what would have been done, under `advise`.
+        notices_failed: sentences on notifications that were not delivered.
+        waits_since: step at which the run began to wait for a person, if it does.
         healed: episodes that led to no incident and are over.
         watched: the episode that was going on at the end, if any.
         handover: the note for the person to whom the run was handed.
@@ -65,6 +70,10 @@ class RunSummary:
     num_quarantined: int
     snapshots: tuple[SnapshotSummary, ...]
     snapshot_troubles: tuple[str, ...]
+    snapshots_skipped: tuple[int, ...]
+    advice: tuple[Advice, ...]
+    notices_failed: tuple[str, ...]
+    waits_since: int | None
     healed: tuple[Episode, ...]
     watched: Episode | None
     handover: str
@@ -78,7 +87,7 @@ class RunSummary:
     def to_json(self) -> dict[str, Any]:
         """A strict JSON object."""
         fields = {name: value for name, value in vars(self).items() if name != "incidents"}
-        for name in ("attempts", "quarantines", "snapshots", "healed"):
+        for name in ("attempts", "quarantines", "snapshots", "healed", "advice"):
             fields[name] = [vars(one) for one in fields[name]]
         fields["watched"] = None if self.watched is None else vars(self.watched)
         fields["num_skips"] = self.num_skips
@@ -142,6 +151,10 @@ def summarise(view: RunView, lineage: Lineage | None = None) -> RunSummary:
         num_quarantined=fold.num_quarantined(),
         snapshots=tuple(fold.snapshots),
         snapshot_troubles=tuple(fold.snapshot_troubles),
+        snapshots_skipped=tuple(fold.snapshots_skipped),
+        advice=tuple(fold.advice),
+        notices_failed=_failed(fold),
+        waits_since=fold.waits_since if fold.state == "open" else None,
         healed=tuple(fold.healed),
         watched=fold.watched if fold.state == "open" else None,
         handover=fold.handover,
@@ -167,6 +180,13 @@ def _attempts(lineage: Lineage, fold: Fold) -> tuple[AttemptSummary, ...]:
             )
         )
     return tuple(found)
+
+
+def _failed(fold: Fold) -> tuple[str, ...]:
+    return tuple(
+        f"{count(number, 'notification')} by {channel} not delivered: {reason}"
+        for (channel, reason), number in fold.notices_failed.items()
+    )
 
 
 def _at_most(notes: list[str], number: int) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """The report for a terminal, readable at 80 columns: the verdict first."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -13,6 +15,8 @@ from foreshock.report.summary import RunSummary
 _STYLES = {"recovered": "green", "finished": "green", "halted": "red", "open": "yellow"}
 _MAX_FACTS = 6
 _MAX_OTHERS = 4
+_MAX_ADVICE = 8
+_MAX_TROUBLES = 4
 
 
 def print_summary(run: RunSummary, console: Console) -> None:
@@ -22,6 +26,11 @@ def print_summary(run: RunSummary, console: Console) -> None:
     console.print(Text(" · ".join(filter(None, about)), style="dim"))
     console.print()
     console.print(Text(_figures(run)))
+    if run.waits_since is not None:
+        waits = (
+            f"It waits for a person since step {run.waits_since:,}: touch {run.run_dir}/resume.now"
+        )
+        console.print(Text(waits, style="bold yellow"))
     for note in run.notes:
         console.print(Text(f"! {note}", style="yellow"))
     if run.handover and run.state == "halted":
@@ -74,23 +83,43 @@ def _incident(incident: IncidentSummary, console: Console) -> None:
         body.add_row("or", other)
     for branch in incident.diagnosis.path:
         body.add_row("tree", Text(f"{branch.question} {branch.answer}"))
+    _checks(incident, body)
+    _aftermath(incident, body)
+    body.add_row("settle it", Text(incident.settled_by))
+    console.print(Padding(body, (0, 0, 0, 2)))
+
+
+def _checks(incident: IncidentSummary, body: Table) -> None:
+    """Each verification, with a verdict for each capability."""
     checks = [incident.doubt] if incident.doubt is not None else []
     for check in [*checks, *incident.verifications]:
         line = Text(f"step {check.step:,}: ")
         style = "green" if check.passed else "red"
         line.append("passed" if check.passed else "failed", style=style)
+        if check.again:
+            line.append(", looked at once more")
         if check is incident.doubt:
             line.append(", though the alarms had healed")
         for probe in check.probes:
             line.append(
                 f"\n{probe.probe} {words.figure(probe.before)} → {words.figure(probe.after)} "
-                f"(tolerance {words.figure(probe.tolerance)})"
+                f"(tolerance {words.figure(probe.tolerance)}) "
             )
+            told = "within noise" if probe.passed else "worse"
+            line.append(told, style="green" if probe.passed else "red")
         if check.note:
             line.append(f"\n{check.note}")
         body.add_row("whole?", line)
-    body.add_row("settle it", Text(incident.settled_by))
-    console.print(Padding(body, (0, 0, 0, 2)))
+
+
+def _aftermath(incident: IncidentSummary, body: Table) -> None:
+    for pause in incident.after.pauses:
+        body.add_row("paused", Text(f"at step {pause.step:,}: {pause.ending}"))
+    for one in incident.after.strengthen:
+        fell = ", ".join(words.plain(name) for name in one.capabilities)
+        body.add_row("strengthen", Text(f"{one.data}, which teaches {fell}"))
+    if incident.after.needed is not None:
+        body.add_row("its data", Text(incident.after.needed.words))
 
 
 def _facts(evidence: tuple[Evidence, ...]) -> Text:
@@ -101,17 +130,16 @@ def _facts(evidence: tuple[Evidence, ...]) -> Text:
 
 
 def _rest(run: RunSummary) -> list[str]:
-    lines: list[str] = []
+    lines = _advice(run)
     if run.watched is not None:
         lines.append(
             f"Being watched when the record ends: {words.count(run.watched.num_alarms, 'alarm')} "
             f"from step {run.watched.first_step:,} on ({', '.join(run.watched.series)})."
         )
     if run.healed:
-        at = ", ".join(f"{episode.first_step:,}" for episode in run.healed[:8])
-        more = f" and {len(run.healed) - 8} more" if len(run.healed) > 8 else ""
+        at = _steps([episode.first_step for episode in run.healed])
         number = words.count(len(run.healed), "brief episode")
-        lines.append(f"{number} of alarms led to no incident (step {at}{more}).")
+        lines.append(f"{number} of alarms led to no incident (step {at}).")
     if run.skips:
         told = ", ".join(f"{number:,} × {reason}" for reason, number in run.skips.items())
         lines.append(f"Skipped updates: {told}.")
@@ -121,6 +149,33 @@ def _rest(run: RunSummary) -> list[str]:
     if run.snapshots:
         number = words.count(len(run.snapshots), "snapshot")
         lines.append(f"{number} on disk, the last of step {run.snapshots[-1].step:,}.")
-    for trouble in run.snapshot_troubles[:4]:
-        lines.append(f"! {trouble}")
+    if run.snapshots_skipped:
+        number = words.count(len(run.snapshots_skipped), "snapshot")
+        lines.append(
+            f"{number} stayed in memory, because the one before was still being written (step "
+            f"{_steps(run.snapshots_skipped)})."
+        )
+    lines += [f"! {trouble}" for trouble in _some(run.snapshot_troubles)]
+    lines += [f"! {failed}" for failed in _some(run.notices_failed)]
     return lines
+
+
+def _advice(run: RunSummary) -> list[str]:
+    lines = [
+        f"Advice at step {one.step:,}, not carried out: {one.rung}, for {words.plain(one.cause)} "
+        f"{words.percent(one.probability)}: {one.why}."
+        for one in run.advice[:_MAX_ADVICE]
+    ]
+    if len(run.advice) > _MAX_ADVICE:
+        lines.append(f"and {len(run.advice) - _MAX_ADVICE} more advices.")
+    return lines
+
+
+def _steps(steps: Sequence[int]) -> str:
+    shown = ", ".join(f"{one:,}" for one in steps[:8])
+    return shown + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
+
+
+def _some(told: Sequence[str]) -> list[str]:
+    more = [f"and {len(told) - _MAX_TROUBLES} more"] if len(told) > _MAX_TROUBLES else []
+    return [*told[:_MAX_TROUBLES], *more]

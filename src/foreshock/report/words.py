@@ -105,13 +105,38 @@ def duration(seconds: float) -> str:
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
 
 
-def how_it_ended(outcome: str, *, went_back: bool, num_probes: int) -> str:
+def size(num_bytes: int) -> str:
+    """A number of bytes.
+
+    >>> size(999), size(1_500_000), size(3 << 40)
+    ('999 bytes', '1.5 MB', '3.3 TB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
+    value, units = float(num_bytes), ["kB", "MB", "GB", "TB"]
+    for unit in units:
+        value /= 1000
+        if value < 1000 or unit == units[-1]:
+            return f"{value:.2g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    raise AssertionError
+
+
+def how_it_ended(outcome: str, *, went_back: bool, num_probes: int, fell: bool = False) -> str:
     """What became of an incident, as the end of a sentence.
+
+    Args:
+        outcome: of the incident.
+        went_back: whether a rollback was part of it.
+        num_probes: capabilities that were compared at its end.
+        fell: whether the last look at them found one worse.
 
     >>> how_it_ended("recovered", went_back=True, num_probes=2)
     'was undone, and the model passed its probes'
     """
     match outcome:
+        case Outcome.RECOVERED if fell:
+            how = "was undone" if went_back else "passed without going back"
+            return f"{how}, but a capability fell later, and nothing older helps"
         case Outcome.RECOVERED if went_back and num_probes:
             return "was undone, and the model passed its probes"
         case Outcome.RECOVERED if went_back:
