@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from foreshock.data.stream import Stage, Stream
 from foreshock.driver import build, guard_for, train
 from foreshock.durable import RealDisk
 from foreshock.faults.crawl_shard import CrawlShard
-from foreshock.giving_back import give_back, in_background
+from foreshock.giving_back import give_back
 from foreshock.guard import Guard
 from foreshock.journal import Journal
 from foreshock.lab.programs import POISON_SOURCE, text_program
@@ -180,7 +181,54 @@ def test_a_small_budget_gives_back_less_and_says_so(
     assert {key for key in stay(found) if key[0] == "p"} <= stay(few)
 
 
-def test_what_is_given_back_is_released_and_the_rest_held(run: Path, found: Minimal) -> None:
+def held_in(run: Path) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """The samples that are held, and those of them that are coming back."""
+    ledger = account_of(run).ledger
+    ids = [one.entry_id for one in ledger.entries]
+    held = {key for entry in ids for key in ledger.held_by(entry)}
+    return held, {key for entry in ids for key in ledger.coming_back(entry)}
+
+
+def given_of(found: Minimal) -> set[tuple[str, int]]:
+    return {key for keys in found.given_back.values() for key in keys}
+
+
+def resumed(run: Path, broken: Path, max_steps: int, **options: Any) -> Guard:
+    """Go on to a step; the program is that of the run."""
+    program = build(tiny, SETTINGS)
+    guard = guard_for(
+        program,
+        name="tiny",
+        run_dir=run,
+        recipe=recipe_in(broken)[1],
+        max_steps=max_steps,
+        resume=True,
+        **options,
+    )
+    with guard, suppress(Halted):
+        train(program, guard)
+    return guard
+
+
+def trained_in(run: Path) -> Counter[tuple[str, int]]:
+    """How often each sample trained, in what the run is made of now."""
+    view = Journal.read(RealDisk(), run)
+    order = tiny(SETTINGS).stream.order
+    lineage: dict[int, list[int]] = {}
+    for attempt in view.attempts():
+        start = next(
+            one["step"]
+            for one in view.records
+            if one["kind"] == "attempt_started" and one["attempt"] == attempt
+        )
+        lineage = {step: places for step, places in lineage.items() if step <= start}
+        with suppress(FileNotFoundError):
+            lineage.update(view.provenance(attempt))
+    places = [place for one in lineage.values() for place in one]
+    return Counter(order.locate(place)[1:] for place in places)
+
+
+def test_what_is_given_back_comes_back_and_the_rest_is_held(run: Path, found: Minimal) -> None:
     old = files_of(run)
     assert give_back(run, found, clock=lambda: 0.0)
     new = files_of(run)
@@ -190,29 +238,48 @@ def test_what_is_given_back_is_released_and_the_rest_held(run: Path, found: Mini
     (record,) = [one for one in view.records if one["kind"] == "minimized"]
     assert {tuple(key) for key in record["needed"]} == set(found.needed)
     assert record["tokens"]["palm"] == list(found.tokens.palm)
-    account = account_of(run)
-    held = {key for one in account.ledger.entries for key in account.ledger.held_by(one.entry_id)}
-    assert held == stay(found)
-    released = [one for one in view.records if one["kind"] == "released"]
-    assert all(one["position"] == released[0]["position"] > BEFORE + POISON for one in released)
+    assert record == view.records[-1]
+    held, coming = held_in(run)
+    assert coming == given_of(found)  # the run has passed all of them by
+    assert held - coming == stay(found)
 
 
-def test_a_run_goes_on_with_what_was_given_back(run: Path, broken: Path, found: Minimal) -> None:
+@pytest.mark.slow
+def test_every_clean_sample_trains_once_and_the_bad_ones_do_not(
+    run: Path, broken: Path, found: Minimal
+) -> None:
     give_back(run, found)
-    settings = Settings(seed=0, max_steps=STEPS + 8)
-    program = build(tiny, SETTINGS)
-    guard = guard_for(
-        program,
-        name="tiny",
-        run_dir=run,
-        recipe=recipe_in(broken)[1],
-        max_steps=settings.max_steps,
-        resume=True,
-    )
-    with guard, suppress(Halted):
-        train(program, guard)
-    assert guard.num_quarantined == len(stay(found))
+    guard = resumed(run, broken, STEPS + 340)
     assert len(guard.book.incidents) == 1
+    held, coming = held_in(run)
+    assert not coming
+    assert held == stay(found)
+    times = trained_in(run)
+    assert given_of(found) <= times.keys()
+    assert not stay(found) & times.keys()
+    assert set(times.values()) == {1}
+    order = tiny(SETTINGS).stream.order
+    last = max(order.last_visit(*key, order.total) or 0 for key in times)
+    assert times.keys() | stay(found) == {order.locate(place)[1:] for place in range(last + 1)}
+
+
+@pytest.mark.parametrize("num_written", [0, 1, 2, 3])
+def test_a_crash_while_it_is_given_back_is_made_good(
+    run: Path, found: Minimal, num_written: int
+) -> None:
+    """Killed after some of the records, it is done again; each sample has one slot."""
+    whole = Path(shutil.copytree(run, run.parent / "whole"))
+    give_back(whole, found)
+    more = Journal.read(RealDisk(), whole).records[len(Journal.read(RealDisk(), run).records) :]
+    with Journal.open(RealDisk(), run, None, lambda: 0.0) as journal:
+        for one in more[:-1][:num_written]:
+            fields = {key: value for key, value in one.items() if key != "time"}
+            journal.write(fields.pop("kind"), **fields)
+    give_back(run, found)
+    assert held_in(run) == held_in(whole)
+    ledger = account_of(run).ledger
+    slots = [course.keys[n] for course in ledger.courses for n in course.waiting()]
+    assert len(slots) == len(set(slots)) == found.num_given_back
 
 
 def test_a_second_search_looks_at_what_is_left_only(
@@ -220,12 +287,13 @@ def test_a_second_search_looks_at_what_is_left_only(
 ) -> None:
     give_back(run, found)
     again = minimize(run, build(tiny, SETTINGS), recipe_in(broken)[1], budget=6)
-    given = {key for keys in found.given_back.values() for key in keys}
-    assert stay(again) | {k for keys in again.given_back.values() for k in keys} == stay(found)
-    assert not given & stay(again)
+    assert stay(again) | given_of(again) == stay(found)
+    assert not given_of(found) & stay(again)
 
 
-def test_a_run_that_goes_on_is_asked_to_release(run: Path, found: Minimal) -> None:
+def test_a_run_that_goes_on_takes_the_finding_in_by_itself(
+    run: Path, broken: Path, found: Minimal
+) -> None:
     old = files_of(run)
     lock = RealDisk().lock(run / "lock")
     try:
@@ -233,9 +301,16 @@ def test_a_run_that_goes_on_is_asked_to_release(run: Path, found: Minimal) -> No
     finally:
         lock.close()
     new = files_of(run)
-    changed = {name for name in new if new[name] != old.get(name)} - {"lock"}
-    assert len(changed) == len(found.given_back)
-    assert all(name.startswith("requests/") for name in changed)
+    (left,) = {name for name in new if new[name] != old.get(name)} - {"lock"}
+    assert left.startswith("requests/")
+    told: list[str] = []
+    resumed(run, broken, STEPS + 340, listener=lambda kind, _: told.append(kind))
+    assert told.count("minimized") == 1
+    (record,) = [o for o in Journal.read(RealDisk(), run).records if o["kind"] == "minimized"]
+    assert record["step"] == STEPS
+    assert held_in(run) == (stay(found), set())
+    assert set(trained_in(run).values()) == {1}
+    assert not list((run / "requests").iterdir())
 
 
 def test_a_replay_is_the_run_step_by_step(broken: Path) -> None:
@@ -341,18 +416,6 @@ def test_the_command_gives_back_and_tells(run: Path, broken: Path) -> None:
     assert f"{len(given):,} samples (journalled)" in told.stdout
     (record,) = [o for o in Journal.read(RealDisk(), run).records if o["kind"] == "minimized"]
     assert {**record, "taken": "not recorded"}.items() >= first.items()
-
-
-@pytest.mark.slow
-def test_a_process_of_its_own_does_it_behind_a_run(run: Path, broken: Path) -> None:
-    before = torch.random.get_rng_state()
-    process = in_background(
-        run, f"{__file__}:tiny", SETTINGS, config=recipe_in(broken)[0], budget=60
-    )
-    process.join(300)
-    assert process.exitcode == 0
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert any(one["kind"] == "minimized" for one in Journal.read(RealDisk(), run).records)
 
 
 def guarded_text(run: Path, settings: Settings, recipe: Recipe) -> Guard:

@@ -1,19 +1,26 @@
 """Requests taken in between steps, and what came back judged: once, durable, alike everywhere."""
 
+import json
+import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from foreshock.core.minimal import Minimal
 from foreshock.data.ledger import LedgerEntry
+from foreshock.data.minimized import Dropped, Minimized, fields_of
 from foreshock.data.requests import Request, Requests
 from foreshock.data.stream import Stage, Stream
+from foreshock.decided import Decided
 from foreshock.durable import RealDisk
 from foreshock.feed import Feed
 from foreshock.journal import Journal
 from foreshock.upkeep import DataUpkeep
+from tests.data.recovered import closed, finding, planned, reopened
 
 SAMPLES = [[n] for n in range(60)]
 REFLOW: dict[str, Any] = {"command": "reflow", "entry_id": "w"}
@@ -23,19 +30,23 @@ REFLOW |= {"every_samples": 12, "watch_steps": 4}
 class Loop:
     """A run of data alone, with what a Guard brings to the upkeep of it."""
 
-    def __init__(self, run_dir: Path, *, resume: bool = False, **ranks: Any) -> None:
+    def __init__(
+        self, run_dir: Path, *, resume: bool = False, rank: int = 0, world: int = 1, **ranks: Any
+    ) -> None:
         self.disk = RealDisk()
         make: Any = Journal.open if resume else Journal.create
         self.warned: list[str] = []
         self.journal = make(self.disk, run_dir, {}, lambda: 0.0, warn=self.warned.append)
         stages = [Stage(name="s", sources={"a": SAMPLES}, repeats=None)]
-        stream = Stream(stages, batch_size=4, seed=0, collate=list)
+        stream = Stream(stages, batch_size=4, seed=0, collate=list, rank=rank, world_size=world)
         for record in self.journal.records:
             stream.apply(record)
         self.feed = Feed(stream)
         self.progress = SimpleNamespace(attempt=1, step=0, recent=deque(maxlen=200))
         self.monitor = SimpleNamespace(last_step=0, episode=[])
         self.told: list[str] = []
+        self.now = 0.0
+        ranks = {"clock": lambda: self.now, **ranks}
         self.upkeep = DataUpkeep(
             self.feed,
             SimpleNamespace(progress=self.progress),  # type: ignore[arg-type]
@@ -51,7 +62,8 @@ class Loop:
         record = self.journal.write("quarantined", attempt=1, step=0, entry=entry.to_json())
         self.feed.stream.apply(record)
 
-    def step(self, alarm: bool = False) -> list[int]:
+    def step(self, alarm: bool = False, secs: float = 1.0) -> list[int]:
+        self.now += secs
         self.upkeep.settle()
         self.upkeep.take_in()
         data = self.feed.next_batch()
@@ -188,6 +200,191 @@ def test_ranks_hear_of_requests_from_the_first(tmp_path: Path) -> None:
     assert loops[0].kinds(*kinds) == loops[1].kinds(*kinds)
     assert len(loops[0].kinds("reflowed")) == 3
     assert {one["loss"] for one in loops[0].kinds("reflowed")} == {None}
+
+
+class Meeting:
+    """Where two ranks, each in a thread of its own, tell each other something."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2, timeout=60)
+        self._said = [b"", b""]
+        self.heard: list[str] = []
+
+    def exchange(self, rank: int) -> Any:
+        def meet(what: str, said: bytes) -> list[bytes]:
+            self._said[rank] = said
+            self._barrier.wait()
+            rows = list(self._said)
+            self._barrier.wait()
+            if rank == 0:
+                self.heard.append(what)
+            return rows
+
+        return meet
+
+    def from_first(self, rank: int) -> Any:
+        def meet(what: str, ask: Any) -> Any:
+            said = json.dumps(ask() if rank == 0 else None).encode()
+            return json.loads(self.exchange(rank)(what, said)[0])
+
+        return meet
+
+
+def test_the_loss_of_a_sample_is_known_on_all_ranks_alike(tmp_path: Path) -> None:
+    """Only the rank that trained a sample knows its loss; it tells the others."""
+    meeting = Meeting()
+
+    def trained(rank: int) -> Loop:
+        loop = Loop(
+            tmp_path / str(rank),
+            rank=rank,
+            world=2,
+            num_ranks=2,
+            is_first=rank == 0,
+            from_first=meeting.from_first(rank),
+            exchange=meeting.exchange(rank),
+        )
+        for number in range(3):  # so that a batch has three that come back, on both ranks
+            loop.set_aside(f"w{number}", 8 + 6 * number, 14 + 6 * number)
+            if rank == 0:
+                leave(tmp_path / "0", number, entry_id=f"w{number}", every_samples=1)
+        for _ in range(80):
+            loop.step()
+        return loop
+
+    with ThreadPoolExecutor(2) as pool:
+        loops = list(pool.map(trained, range(2)))
+    told = [loop.kinds("reflowed") for loop in loops]
+    assert told[0] == told[1]
+    assert len(told[0]) == 18
+    assert all(one["loss"] == one["key"][1] / 10 for one in told[0])
+    assert loops[0].journal.decided.digest == loops[1].journal.decided.digest
+    assert 1 <= meeting.heard.count("losses") <= 18  # they meet where there is something to tell
+    for loop in loops:
+        other = Decided()
+        for record in loop.journal.records:
+            changed = {**record, "loss": 1.5} if record["kind"] == "reflowed" else record
+            other.add(changed)
+        assert other.digest != loop.journal.decided.digest  # ranks that differ in it would stop
+
+
+def recover(loop: Loop, *told: Any) -> None:
+    for records in told:
+        for kind, fields in records:
+            loop.feed.stream.apply(loop.journal.write(kind, attempt=1, step=0, **fields))
+
+
+def leave_finding(run_dir: Path, found: Any, number: int = 1) -> None:
+    Requests(RealDisk(), run_dir).leave(Minimized(request=f"{number:016x}", found=found))
+
+
+def test_a_finding_is_taken_in_once_and_what_is_not_needed_comes_back(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    recover(loop, planned(1, 1, (8, 24)), closed(1))
+    for _ in range(8):
+        loop.step()
+    keys = loop.feed.stream.ledger.samples("plan1/0")
+    needed, cleared = keys[:5], keys[5:]
+    leave_finding(tmp_path / "run", finding(1, {"plan1/0": cleared}, needed=needed))
+    loop.step()
+    (record,) = loop.kinds("minimized")
+    assert record["request"] == f"{1:016x}"
+    assert record["step"] == 8
+    assert Minimal.from_json(fields_of(record)).needed == needed
+    (flow,) = loop.kinds("reflow_started")
+    assert [tuple(key) for key in flow["ids"]] == list(cleared)
+    assert loop.told[-2:] == ["reflow_started", "minimized"]
+    for _ in range(60):
+        loop.step()
+    assert {one["outcome"] for one in loop.kinds("reflowed")} == {"well"}
+    assert loop.feed.stream.ledger.held_by("plan1/0") == list(needed)
+    loop.journal.close()
+    again = Loop(tmp_path / "run", resume=True)
+    assert again.feed.stream.ledger.to_json() == loop.feed.stream.ledger.to_json()
+    again.step()
+    assert len(again.kinds("minimized")) == 1
+
+
+def test_a_finding_waits_while_another_incident_is_open(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    recover(loop, planned(1, 1, (8, 24)), closed(1))
+    keys = loop.feed.stream.ledger.samples("plan1/0")
+    leave_finding(tmp_path / "run", finding(1, {"plan1/0": keys}))
+    leave(tmp_path / "run", 2, command="release", entry_id="plan1/0", ids=keys[:1], every_samples=0)
+    recover(loop, planned(2, 2, (40, 44)))
+    for _ in range(5):
+        loop.step()
+    assert len(loop.kinds("released")) == 1  # a person's is obeyed at once
+    assert loop.kinds("minimized") == []
+    assert len(list((tmp_path / "run" / "requests").iterdir())) == 1
+    recover(loop, closed(2))
+    loop.step()
+    assert len(loop.kinds("minimized")) == 1
+    assert list((tmp_path / "run" / "requests").iterdir()) == []
+
+
+def test_one_of_an_incident_that_went_on_is_refused(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    recover(loop, planned(1, 1, (8, 24)), closed(1))
+    keys = loop.feed.stream.ledger.samples("plan1/0")
+    leave_finding(tmp_path / "run", finding(1, {"plan1/0": keys}))
+    recover(loop, reopened(1), planned(1, 2, (8, 40)), closed(1))
+    loop.step()
+    (refused,) = loop.kinds("request_refused")
+    assert "had 1 plans, and has 2" in refused["reason"]
+    assert loop.feed.stream.ledger.held_by("plan1/0") == list(keys)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (finding(7, {}), "no incident 7"),
+        (finding(1, {"plan9/0": (("a", 1),)}), "no entry 'plan9/0'"),
+        (finding(1, {"plan1/0": (("a", 10**9),)}), "has not set aside"),
+        (finding(1, {"plan1/0": (("z", 1),)}), "has not set aside"),
+        (finding(1, {}, needed=(("z", 1),)), "has not set aside"),
+        (Dropped(request="e" * 16, incident=7, num_plans=1, reason="r"), "no incident 7"),
+    ],
+)
+def test_a_finding_of_another_run_changes_nothing(tmp_path: Path, found: Any, said: str) -> None:
+    loop = Loop(tmp_path / "run")
+    recover(loop, planned(1, 1, (8, 24)), closed(1))
+    before = loop.feed.stream.ledger.to_json()
+    if isinstance(found, Dropped):
+        Requests(RealDisk(), tmp_path / "run").leave(found)
+    else:
+        leave_finding(tmp_path / "run", found)
+    loop.step()
+    (refused,) = loop.kinds("request_refused")
+    assert said in refused["reason"]
+    assert loop.feed.stream.ledger.to_json() == before
+    assert list((tmp_path / "run" / "requests").iterdir()) == []
+
+
+def test_that_there_is_no_finding_is_journalled(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    recover(loop, planned(1, 1, (8, 24)), closed(1))
+    Requests(RealDisk(), tmp_path / "run").leave(
+        Dropped(request="e" * 16, incident=1, num_plans=1, reason="no snapshot")
+    )
+    for _ in range(3):
+        loop.step()
+    (record,) = loop.kinds("minimize_dropped")
+    assert (record["incident"], record["num_plans"]) == (1, 1)
+    assert record["reason"] == "no snapshot"
+
+
+def test_requests_are_looked_for_once_a_second_at_most(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    looks: list[int] = []
+    pending = loop.upkeep._requests.pending
+    loop.upkeep._requests.pending = lambda: looks.append(loop.progress.step) or pending()  # type: ignore[method-assign,func-returns-value]
+    for _ in range(40):
+        loop.step(secs=0.25)
+    assert looks == list(range(0, 40, 4))
+    loop.now = -1000.0  # a clock that is set back does not silence it
+    loop.step(secs=0.25)
+    assert looks[-1] == 40
 
 
 def test_a_loop_that_owns_its_loader_is_left_alone(tmp_path: Path) -> None:

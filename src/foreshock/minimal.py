@@ -46,6 +46,7 @@ def minimize(
     *,
     incident: int | None = None,
     budget: int = BUDGET,
+    is_spent: Callable[[], bool] = lambda: False,
     disk: Disk | None = None,
     tell: Tell | None = None,
 ) -> Minimal:
@@ -63,6 +64,8 @@ def minimize(
         recipe: what the run was watched with.
         incident: its number; by default the last recovered one that still holds samples.
         budget: replays that may be made, at least 3; each trains the window once.
+        is_spent: whether time is up; asked before a replay. The search then ends with what it
+            knows, after three replays at least.
         disk: where the run lies.
         tell: hears of each replay.
 
@@ -90,7 +93,7 @@ def minimize(
     replay = Replay(program, recipe, run_dir, case.before, disk=disk)
     try:
         scene = _Scene(replay, case, snapshot, recipe.policy.confirm_steps, tell or _nobody)
-        found = isolate(scene.groups(), scene.reproduces, budget=budget)
+        found = isolate(scene.groups(), scene.reproduces, budget=budget, is_spent=is_spent)
         return _result(case, scene, found, budget, exact=scene.exact(view))
     finally:
         replay.close()
@@ -111,11 +114,13 @@ class _Scene:
         self.num_replays = 0
         replay.go_to(snapshot.id)
         past = [place for _, positions in replay.recent for place in positions]
-        while (batches := replay.draw()) is not None:
+        while True:
+            # Samples that were brought back stand in their batch by where they stood once.
+            place, batches = replay.stream.position, replay.draw()
+            if batches is None or place >= case.stop:
+                break
             flat = [position for micro in batches for position in micro]
             if any(self._key(position) in case.keys for position in flat):
-                break
-            if flat[0] >= case.stop:
                 break
             replay.train(batches)
             self.steps_replayed += 1
@@ -124,14 +129,14 @@ class _Scene:
         self.steps: list[MicroBatches] = []
         self.items: dict[Key, int] = {}
         self.places: list[int] = []
-        while batches is not None and batches[0][0] < case.stop:
+        while batches is not None and place < case.stop:
             self.steps.append(batches)
             for position in (one for micro in batches for one in micro):
                 key = self._key(position)
                 if key in case.keys and key not in self.items:
                     self.items[key] = len(self.items)
                     self.places.append(position)
-            batches = replay.draw()
+            place, batches = replay.stream.position, replay.draw()
         if not self.items:
             raise StreamError(
                 f"{case.run_dir}: none of the samples of incident {case.incident.id} stands in "
@@ -276,18 +281,21 @@ def _result(
     cleared = {keys[item] for item in found.cleared}
     if not found.reproduced and exact is not True:
         cleared = set()  # a replay that is not the run's says nothing of its data
-    needed = tuple(keys[item] for item in found.needed)
+    needed = [keys[item] for item in found.needed]
     given_back = {
         entry: tuple(sorted(mine & cleared)) for entry, mine in case.held.items() if mine & cleared
     }
-    stay = case.keys - cleared
+    stay = case.own - cleared
+    own = tuple(key for key in needed if key in stay)
+    undecided = case.keys - cleared - set(needed)
     return Minimal(
         incident=case.incident.id,
-        verdict=_verdict(found, exact=exact),
-        needed=needed,
-        undecided=tuple(sorted(stay - set(needed))),
+        num_plans=len(case.incident.plans),
+        verdict=_verdict(found, len(needed) - len(own), exact=exact),
+        needed=own,
+        undecided=tuple(sorted(stay - set(own))),
         given_back=given_back,
-        minimal=found.minimal and stay == set(needed),
+        minimal=found.minimal and not undecided,
         reproduced=found.reproduced,
         without_any=found.without_any,
         exact=exact,
@@ -299,13 +307,13 @@ def _result(
             scene.tokens_per_sample(),
             samples_per_step=scene.samples_per_step,
             steps_undone=case.steps_undone,
-            held_before=len(case.keys),
+            held_before=len(case.own),
             held_after=len(stay),
         ),
     )
 
 
-def _verdict(found: Isolation, *, exact: bool | None) -> str:
+def _verdict(found: Isolation, num_blamed: int, *, exact: bool | None) -> str:
     if found.without_any:
         return "it comes back without any of the samples: look at the state, not at the data"
     if not found.reproduced and exact:
@@ -315,6 +323,8 @@ def _verdict(found: Isolation, *, exact: bool | None) -> str:
             "it does not come back, and the replay was not that of the run step by step: nothing "
             "can be told; replay with the program, settings and recipe of the run"
         )
+    if found.minimal and num_blamed:
+        return f"{num_blamed} of the samples that had been brought back are needed for it"
     if found.minimal:
         return "each of the samples that stay is needed to bring it back"
     return "samples that stay undecided were not looked at one by one: the budget ended"

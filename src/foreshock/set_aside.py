@@ -1,13 +1,17 @@
 """What an incident set aside, as the journal tells it, and what the run was before."""
 
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import RunDirError, SnapshotError
-from foreshock.core.incident import Incident, IncidentBook, Outcome
+from foreshock.core.incident import IncidentBook
+from foreshock.core.incident import Outcome as Ending
 from foreshock.core.snapshot import SnapshotRef, in_lineage
 from foreshock.data.entry import Key
 from foreshock.data.journalled import data_of
+from foreshock.data.minimized import entries_of
+from foreshock.data.reflow import ALARMED, Outcome
 from foreshock.journal import RunView
 from foreshock.snapshots.disk import DiskStore
 
@@ -22,8 +26,11 @@ class SetAside:
 
     Attributes:
         incident: the incident.
-        held: samples that nothing else holds, by entry.
-        keys: all of them.
+        held: samples that nothing else holds and that are not coming back, by entry.
+        own: all of them.
+        keys: these, and the blamed ones.
+        blamed: samples that had been brought back, and that its first alarms were put down to:
+            they may be needed for it, and are not its to give back.
         start: raw position where the first window begins.
         stop: where the last one ends.
         before: the records before its first plan.
@@ -37,14 +44,17 @@ class SetAside:
         self.run_dir = view.run_dir
         _, ledger = data_of(view.identity["stream"], view.records)
         book = IncidentBook(view.records)
-        held = {one.entry_id: set(ledger.held_by(one.entry_id)) for one in ledger.entries}
+        held = {
+            one.entry_id: set(ledger.held_by(one.entry_id)) - ledger.coming_back(one.entry_id)
+            for one in ledger.entries
+        }
         told = [one for one in book.incidents if number in (None, one.id)]
         if not told:
             there = ", ".join(str(one.id) for one in book.incidents) or "none"
             what = "an incident" if number is None else f"incident {number}"
             raise RunDirError(f"{view.run_dir} has no {what}; it has {there}")
-        fit = [one for one in told if one.outcome is Outcome.RECOVERED]
-        fit = [one for one in fit if any(held.get(entry) for entry in _entries_of(one))]
+        fit = [one for one in told if one.outcome is Ending.RECOVERED]
+        fit = [one for one in fit if any(held.get(entry) for entry in entries_of(one))]
         if not fit:
             which = "no incident" if number is None else f"incident {number}"
             raise RunDirError(
@@ -52,11 +62,11 @@ class SetAside:
                 "is nothing to give back"
             )
         self.incident = fit[-1]
-        self.entries = [entry for entry in _entries_of(self.incident) if held.get(entry)]
+        self.entries = [entry for entry in entries_of(self.incident) if held.get(entry)]
         others = [keys for entry, keys in held.items() if entry not in self.entries]
         by_others = set[Key]().union(*others)
         self.held = {entry: held[entry] - by_others for entry in self.entries}
-        self.keys = set[Key]().union(*self.held.values())
+        self.own = set[Key]().union(*self.held.values())
         windows = [one.window for one in ledger.all_entries if one.entry_id in self.entries]
         self.start = min(window[0] for window in windows if window is not None)
         self.stop = max(window[1] for window in windows if window is not None)
@@ -66,6 +76,8 @@ class SetAside:
             if record["kind"] == "plan" and record["incident"] == self.incident.id
         )
         self.before = view.records[:first]
+        self.blamed = _blamed(view.records[first:]) - self.own
+        self.keys = self.own | self.blamed
         alarms = [Alarm.from_json(one) for one in view.records[first]["alarms"]]
         self.alarmed = {(one.detector, one.series) for one in alarms}
 
@@ -105,11 +117,12 @@ class SetAside:
         return sum(step - target for step, target in steps if target is not None)
 
 
-def _entries_of(incident: Incident) -> list[str]:
-    """The ids of the entries that an incident's plans have made."""
-    return [
-        f"plan{record.id}/{number}"
-        for record in incident.plans
-        for number, call in enumerate(record.plan.actions)
-        if call.name == "quarantine"
-    ]
+def _blamed(records: Sequence[Mapping[str, Any]]) -> set[Key]:
+    """Samples that had come back and were blamed when an incident opened with these records."""
+    found: set[Key] = set()
+    for record in records:
+        if record["kind"] in ("attempt_started", "incident_closed"):
+            break
+        if record["kind"] == "reflowed" and record["outcome"] == ALARMED:
+            found.add(Outcome.from_json(record).key)
+    return found

@@ -16,6 +16,7 @@ from foreshock.data.stream import Stream
 from foreshock.durable import RealDisk
 from foreshock.journal import Journal
 from tests.cli.programs import write
+from tests.data.recovered import closed, finding, planned
 
 STREAM = Stream({"web": list(range(300)), "code": list(range(100))}, batch_size=8, seed=4)
 WINDOW = (40, 56)
@@ -68,6 +69,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return said
 
 
+def entries(run_dir: Path) -> list[dict[str, Any]]:
+    return json.loads(invoke("list", run_dir, "--json"))["entries"]
+
+
 def records(run_dir: Path, *kinds: str) -> list[dict[str, Any]]:
     return [one for one in Journal.read(RealDisk(), run_dir).records if one["kind"] in kinds]
 
@@ -87,7 +92,7 @@ def test_a_list_fits_eighty_columns_and_says_why(run_dir: Path, monkeypatch) -> 
 
 
 def test_the_list_as_json_has_every_entry(run_dir: Path) -> None:
-    told = json.loads(invoke("list", run_dir, "--json"))
+    told = json.loads(invoke("list", run_dir, "--json"))["entries"]
     assert [one["entry"] for one in told] == [
         "plan3/1",
         "rule/length/code/7",
@@ -127,7 +132,7 @@ def test_release_in_a_run_that_stands_still_is_journalled(run_dir: Path) -> None
     assert len(account(run_dir).ledger.held_by("plan3/1")) == 15
     invoke("release", run_dir, "--all")
     assert account(run_dir).ledger.num_samples == 0
-    assert {one["state"] for one in json.loads(invoke("list", run_dir, "--json"))} == {"released"}
+    assert {one["state"] for one in entries(run_dir)} == {"released"}
     assert not (run_dir / "requests").exists()
 
 
@@ -145,7 +150,7 @@ def test_reflow_in_a_run_that_stands_still_begins_behind_what_has_trained(run_di
     came = [one.key for batch in batches for one in batch.returned]
     assert came == list(stream.ledger.samples("plan3/1"))[: len(came)]
     assert len(came) == len(range(81, stream.position, 24)) == 14
-    (told,) = (o for o in json.loads(invoke("list", run_dir, "--json")) if o["num_waiting"])
+    (told,) = (o for o in entries(run_dir) if o["num_waiting"])
     assert told["state"] == "held; 16 coming back"
     invoke("reflow", run_dir, "rule", "--every", 1)
     starts = [one["start"] for one in records(run_dir, "reflow_started")]
@@ -170,6 +175,104 @@ def test_a_run_that_is_going_on_is_left_a_request(run_dir: Path) -> None:
     assert {one.every_samples for one in found} == {0, 16}
 
 
+def incident_in(run_dir: Path, *, minimized: bool) -> tuple[list[Any], list[Any]]:
+    """An incident with two windows, one over the other; what is needed of it, and the rest."""
+    keys = list(STREAM.ledger._expand(LedgerEntry(entry_id="w", reason="r", window=(56, 72))))
+    needed, cleared = keys[:4], keys[4:]
+    told = [*planned(1, 1, (56, 64)), *planned(1, 2, (56, 72)), *closed(1)]
+    with Journal.open(RealDisk(), run_dir, None, lambda: 0.0) as journal:
+        for kind, fields in told:
+            journal.write(kind, attempt=1, step=9, **fields)
+        if minimized:
+            found = finding(1, {"plan2/0": tuple(cleared)}, needed=tuple(needed), num_plans=2)
+            journal.write(
+                "released", attempt=1, step=9, entry_id="plan1/0", position=80,
+                ids=[list(key) for key in cleared if key in keys[:8]],
+            )  # fmt: skip
+            journal.write(
+                "released", attempt=1, step=9, entry_id="plan2/0", position=80,
+                ids=[list(key) for key in cleared],
+            )  # fmt: skip
+            journal.write("minimized", attempt=1, step=9, **found.to_json())
+    return needed, cleared
+
+
+def test_what_an_incident_has_cost_is_told_in_samples_then_in_tokens(run_dir: Path) -> None:
+    incident_in(run_dir, minimized=False)
+    told = json.loads(invoke("list", run_dir, "--json"))
+    (cost,) = told["incidents"]
+    assert (cost["num_set_aside"], cost["num_held"], cost["minimized"]) == (16, 16, False)
+    undone = 2 * (9 - 4)  # planned in step 9, back to step 4
+    assert cost["unit"] == "samples"
+    assert cost["tokens"]["recomputed"] == undone * 8
+    assert cost["tokens"]["lost"] == undone * 8 + 16
+    assert cost["tokens"]["palm"] == [300 * 8, 600 * 8]
+    assert cost["tokens"]["saved"] == [300 * 8 - undone * 8 - 16, 600 * 8 - undone * 8 - 16]
+    assert told["in_all"]["samples"] == {
+        "incidents": 1,
+        **{name: cost["tokens"][name] for name in ("lost", "palm", "saved")},
+    }
+    assert "not minimized yet" in invoke("list", run_dir)
+
+
+def test_after_a_search_the_tokens_that_are_saved_are_told(run_dir: Path) -> None:
+    needed, cleared = incident_in(run_dir, minimized=True)
+    told = json.loads(invoke("list", run_dir, "--json"))
+    (cost,) = told["incidents"]
+    assert (cost["num_held"], cost["num_given_back"]) == (len(needed), len(cleared))
+    assert cost["unit"] == "tokens"
+    step = 4 * 12  # what the search saw: four samples of twelve tokens
+    lost = 10 * step + 12 * len(needed)
+    assert (cost["tokens"]["lost"], cost["tokens"]["palm"]) == (lost, [300 * step, 600 * step])
+    assert told["in_all"] == {
+        "tokens": {
+            "incidents": 1,
+            "lost": lost,
+            "palm": [300 * step, 600 * step],
+            "saved": [300 * step - lost, 600 * step - lost],
+        }
+    }
+    assert "not minimized" not in invoke("list", run_dir)
+
+
+def test_what_a_search_found_needed_comes_back_one_by_one(run_dir: Path, capsys) -> None:
+    """Both entries hold it: it comes once, by one of them, and the other lets it go."""
+    needed, cleared = incident_in(run_dir, minimized=True)
+    strange = f"{cleared[0][0]}:{cleared[0][1]}"
+    said = refused(
+        capsys, "reflow", run_dir, "--incident", "1", "--sample", strange, "--every", "2"
+    )
+    assert "do not stay" in said
+    invoke("reflow", run_dir, "--incident", "1", "--every", "2")
+    (flow,) = records(run_dir, "reflow_started")
+    assert {tuple(key) for key in flow["ids"]} == set(needed)
+    assert (flow["every_samples"], flow["watch_steps"]) == (16, 16)
+    ledger = account(run_dir).ledger
+    holders = [[e for e in ("plan1/0", "plan2/0") if key in ledger.held_by(e)] for key in needed]
+    assert holders == [["plan1/0"]] * len(needed)
+    shown = json.loads(invoke("show", run_dir, "incident/1", "--json"))
+    assert sum(one["state"] == "coming back" for one in shown) == len(needed)
+
+
+def test_all_that_an_incident_set_aside_is_released_at_once(run_dir: Path, capsys) -> None:
+    incident_in(run_dir, minimized=False)
+    invoke("release", run_dir, "incident/1")
+    assert {one["entry_id"] for one in records(run_dir, "released")} == {"plan1/0", "plan2/0"}
+    assert "no entry 'incident/7'" in refused(capsys, "release", run_dir, "incident/7")
+
+
+@pytest.mark.parametrize("name", ["needed", "tokens", "given_back", "num_plans"])
+def test_a_damaged_finding_is_one_clear_error_or_says_nothing(
+    run_dir: Path, capsys, name: str
+) -> None:
+    incident_in(run_dir, minimized=False)
+    with Journal.open(RealDisk(), run_dir, None, lambda: 0.0) as journal:
+        journal.write("minimized", attempt=1, step=9, **{**finding(1, {}).to_json(), name: "x"})
+    json.loads(invoke("list", run_dir, "--json"))
+    said = refused(capsys, "reflow", run_dir, "--incident", "1", "--every", "2")
+    assert "is damaged" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -186,6 +289,10 @@ def test_a_run_that_is_going_on_is_left_a_request(run_dir: Path) -> None:
         (["release", "RUN", "plan3/1", "--sample", "code:7"], "does not name"),
         (["release", "RUN", "x"], "no entry 'x'"),
         (["reflow", "RUN", "x", "--every", "3"], "no entry 'x'"),
+        (["reflow", "RUN", "--every", "3"], "give --incident"),
+        (["reflow", "RUN", "x", "--incident", "1", "--every", "3"], "give --incident"),
+        (["reflow", "RUN", "--incident", "1", "--every", "3"], "was not minimized"),
+        (["reflow", "RUN", "plan3/1", "--sample", "code:7", "--every", "3"], "does not name"),
     ],
 )
 def test_mistakes_are_one_sentence(

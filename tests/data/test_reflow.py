@@ -52,8 +52,8 @@ def named(entry_id, *ids, since=0):
     return {"kind": "rejected", "entry": entry.to_json()}
 
 
-def started(entry_id, start, every, watch=16):
-    reflow = Reflow(entry_id=entry_id, start=start, every_samples=every, watch_steps=watch)
+def started(entry_id, start, every, watch=16, ids=None):
+    reflow = Reflow(entry_id=entry_id, start=start, every_samples=every, watch_steps=watch, ids=ids)
     return {"kind": "reflow_started", **reflow.to_json()}
 
 
@@ -83,13 +83,15 @@ def histories(seed):
             record = {"kind": "released", "entry_id": entry_id, "ids": ids}
             record["position"] = rng.randrange(TOTAL)
         elif kind == "reflow":
-            record = started(entry_id, rng.randrange(TOTAL), rng.randint(1, 9))
+            keys = [key for key in model.ledger.samples(entry_id) if rng.random() < 0.6]
+            ids = tuple(keys) if rng.random() < 0.5 else None
+            record = started(entry_id, rng.randrange(TOTAL), rng.randint(1, 9), ids=ids)
         else:
             slots = [
                 (course, number)
                 for course in model.ledger.courses
                 for number in range(len(course.keys))
-                if course.slot(number) < course.stop
+                if course.number_at(course.slot(number)) is not None
             ]
             if not slots:
                 continue

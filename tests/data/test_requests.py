@@ -11,16 +11,21 @@ from hypothesis import strategies as st
 from foreshock.core.errors import StreamError
 from foreshock.core.records import encode_line
 from foreshock.data.ledger import Ledger, LedgerEntry
+from foreshock.data.minimized import Dropped, Minimized
 from foreshock.data.order import Order, SourceShare, StageOrder
+from foreshock.data.positions import PositionOrder
 from foreshock.data.requests import (
     MAX_BYTES,
+    MAX_FINDING_BYTES,
     Request,
     Requests,
+    decode,
     ids_done,
     matching,
-    watch_steps_for,
 )
+from foreshock.data.returns import watch_steps_for
 from foreshock.durable import RealDisk
+from tests.data.recovered import closed, finding, planned, reopened
 
 ID = "0123456789abcdef"
 RELEASE = Request(request=ID, command="release", entry_id="w")
@@ -101,9 +106,9 @@ HOSTILE = {
     "entry is a number": line(entry_id=3),
     "reflow at no rate": line(command="reflow"),
     "reflow at a fraction": line(command="reflow", every_samples=0.5, watch_steps=16),
-    "reflow of samples": line(command="reflow", every_samples=1, watch_steps=1, ids=[["a", 1]]),
     "watched for ever": line(command="reflow", every_samples=1, watch_steps=10**9),
     "too long": b" " * (MAX_BYTES + 1),
+    "ids of nothing": line(ids=[["a", 1]], entry_id=None),
 }
 
 
@@ -168,11 +173,147 @@ def test_a_flood_is_taken_in_a_part_at_a_time(tmp_path: Path):
     assert [len(run.pending()[1]) for _ in range(4)] == [64, 64, 22, 0]
 
 
+def journalled(*told):
+    stamp = {"attempt": 1, "step": 7, "time": 0.0}
+    return [{"kind": kind, **stamp, **fields} for each in told for kind, fields in each]
+
+
+def found_line(outer=None, **change):
+    found = {**finding(1, {"plan1/0": (("a", 1),)}).to_json(), **change}
+    found = {name: value for name, value in found.items() if value is not ...}
+    return encode_line({"request": ID, "command": "minimized", "found": found, **(outer or {})})
+
+
+TOKENS = finding(1, {}).tokens.to_json()
+DROP = {"request": ID, "command": "minimize_dropped", "incident": 1, "num_plans": 1}
+HOSTILE_FINDINGS = {
+    "no finding": encode_line({"request": ID, "command": "minimized"}),
+    "a list": found_line({"found": []}),
+    "a text": found_line({"found": "all"}),
+    "a field too many": found_line(shell="rm"),
+    "another field outside": found_line({"ids": None}),
+    "a field is missing": found_line(needed=...),
+    "incident is a text": found_line(incident="1"),
+    "incident is negative": found_line(incident=-1),
+    "incident is a fraction": found_line(incident=1.5),
+    "incident is true": found_line(incident=True),
+    "a flag is a number": found_line(minimal=1),
+    "exact is a text": found_line(exact="yes"),
+    "given back is a list": found_line(given_back=[["a", 1]]),
+    "given back without names": found_line(given_back={"plan1/0": [1, 2]}),
+    "given back all": found_line(given_back={"plan1/0": None}),
+    "an index is negative": found_line(given_back={"plan1/0": [["a", -1]]}),
+    "an index is huge": found_line(given_back={"plan1/0": [["a", 1 << 60]]}),
+    "a source is a list": found_line(needed=[[["a"], 1]]),
+    "a sample twice": found_line(needed=[["a", 3], ["a", 3]]),
+    "given back and needed": found_line(needed=[["a", 1]]),
+    "given back and undecided": found_line(undecided=[["a", 1]]),
+    "a verdict of a book": found_line(verdict="x" * 5000),
+    "tokens are missing": found_line(tokens={}),
+    "tokens are NaN": found_line(tokens={**TOKENS, "per_sample": float("nan")}),
+    "tokens are negative": found_line(tokens={**TOKENS, "recomputed": -1}),
+    "PaLM of three": found_line(tokens={**TOKENS, "palm": [1, 2, 3]}),
+    "drop without a reason": encode_line(DROP),
+    "drop for a list": encode_line({**DROP, "reason": ["r"]}),
+    "drop of a text": encode_line({**DROP, "reason": "r", "incident": "1"}),
+    "drop with a field more": encode_line({**DROP, "reason": "r", "ids": None}),
+    "deep": b'{"command":"minimized","found":' + b"[" * 50_000 + b'"crc":"00000000"}\n',
+    "command is unknown": found_line({"command": "minimised"}),
+    "command is nothing": found_line({"command": None}),
+    "another id": found_line({"request": "0" * 15}),
+    "id is a number": found_line({"request": 7}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_FINDINGS)
+def test_what_is_no_finding_is_refused_with_its_reason(tmp_path: Path, name: str):
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    (folder / f"{ID}.json").write_bytes(HOSTILE_FINDINGS[name])
+    run = Requests(RealDisk(), tmp_path)
+    assert run.look() == []
+    assert names_in(folder) == [f"{ID}.json"]
+    found, ((file, reason),) = run.pending()
+    assert found == []
+    assert file == f"{ID}.json"
+    assert 0 < len(reason) < 300
+    assert names_in(folder) == []
+
+
+def test_a_finding_survives_its_own_encoding(tmp_path: Path):
+    found = finding(1, {"plan1/0": (("a", 1), ("b", 2))}, needed=(("a", 3),), undecided=())
+    odd = finding(2, {}, exact=None, minimal=False, without_any=True)
+    for one in (Minimized(request=ID, found=found), Minimized(request="e" * 16, found=odd)):
+        assert decode(one.encode()) == one
+        Requests(RealDisk(), tmp_path).leave(one)
+    dropped = Dropped(request="d" * 16, incident=1, num_plans=2, reason="r" * 9000)
+    assert decode(dropped.encode()) == dropped
+    assert len(dropped.reason) == 500
+    Requests(RealDisk(), tmp_path).leave(dropped)
+    assert len(Requests(RealDisk(), tmp_path).pending()[0]) == 3
+    assert len(Requests(RealDisk(), tmp_path).look()) == 3
+
+
+def test_a_long_finding_is_taken_and_a_long_request_is_not(tmp_path: Path):
+    keys = tuple(("source", number) for number in range(100_000))
+    finding_of_many = Minimized(request=ID, found=finding(1, {"plan1/0": keys}))
+    assert len(finding_of_many.encode()) > MAX_BYTES
+    Requests(RealDisk(), tmp_path).leave(finding_of_many)
+    assert Requests(RealDisk(), tmp_path).pending()[0] == [finding_of_many]
+    path = tmp_path / "requests" / f"{ID}.json"
+    path.write_bytes(line(command="release", ids=[["source", n] for n in range(100_000)]))
+    found, ((_, reason),) = Requests(RealDisk(), tmp_path).pending()
+    assert found == []
+    assert f"longer than {MAX_BYTES}" in reason
+    (tmp_path / "requests" / f"{ID}.json").write_bytes(b"x" * (MAX_FINDING_BYTES + 1))
+    found, ((_, reason),) = Requests(RealDisk(), tmp_path).pending()
+    assert found == []
+    assert f"longer than {MAX_FINDING_BYTES}" in reason
+
+
+def test_a_finding_is_held_against_what_the_incident_set_aside():
+    """Window [4, 10) is incident 1's; [20, 24) that of incident 2; a rule holds two more."""
+    ledger, told = ledger_of(), [planned(1, 1, (4, 10)), closed(1), planned(2, 2, (20, 24))]
+    told.append(closed(2))
+    for kind, fields in (one for each in told for one in each):
+        if kind == "quarantined":
+            ledger.add(LedgerEntry.from_json(fields["entry"]))
+    mine, theirs = ledger.samples("plan1/0"), ledger.samples("plan2/0")
+    before = ledger.to_json()
+
+    def refused(found, journal=told):
+        request = Minimized(request=ID, found=found)
+        with pytest.raises(StreamError) as error:
+            request.records(ledger, ledger._order, 30, journalled(*journal))
+        return str(error.value)
+
+    assert "no incident 3" in refused(finding(3, {}))
+    assert "open again" in refused(finding(1, {}), [planned(1, 1, (4, 10))])
+    assert "open again" in refused(finding(1, {}), [planned(1, 1, (4, 10)), closed(1, "halted")])
+    assert "had 1 plans, and has 2" in refused(
+        finding(1, {}), [planned(1, 1, (4, 10)), planned(1, 2, (4, 16)), closed(1)]
+    )
+    assert "no entry 'plan2/0'" in refused(finding(1, {"plan2/0": theirs}))
+    assert "no entry 'rule/length/a/50'" in refused(finding(1, {"rule/length/a/50": ()}))
+    assert "no entry 'plan9/0'" in refused(finding(1, {"plan9/0": ()}))
+    assert "not set aside" in refused(finding(1, {"plan1/0": theirs}))
+    assert "not set aside" in refused(finding(1, {}, needed=theirs[:1]))
+    assert "not set aside" in refused(finding(1, {}, undecided=(("zebra", 1),)))
+    assert ledger.to_json() == before
+    request = Minimized(request=ID, found=finding(1, {"plan1/0": mine[:4]}, needed=mine[4:]))
+    kinds = [k for k, _ in request.records(ledger, ledger._order, 30, journalled(*told))]
+    assert kinds == ["reflow_started", "minimized"]
+    with pytest.raises(StreamError, match="from a loader"):
+        request.records(ledger, PositionOrder(), 30, journalled(*told))
+    assert not request.must_wait(journalled(*told))
+    assert request.must_wait(journalled(*told, reopened(2)))
+
+
 @given(data=st.binary(max_size=400))
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_of_any_origin_are_a_request_or_one_clear_error(data: bytes):
     with pytest.raises(StreamError, match="not a request"):
-        Request.decode(data)
+        decode(data)
 
 
 @given(at=st.integers(0, 200), byte=st.integers(1, 255))

@@ -41,14 +41,21 @@ def admitted(base: Sequence[Id], records: Sequence[dict[str, Any]]) -> list[int]
                 for slot, key in flow["slots"].items():
                     outcome = flow["outcomes"].get(slot)
                     if outcome == "alarmed" or (
-                        slot < min(flow["stop"], record["start"]) and outcome != "passed_over"
+                        slot < record["start"]
+                        and slot not in flow["void"]
+                        and outcome != "passed_over"
                     ):
                         taken.add(key)
-                flow["stop"] = min(flow["stop"], record["start"])
             spans = entries[record["entry_id"]]
             left = [key for key, span in spans.items() if span[1] == 10**9 and key not in taken]
+            if record.get("ids") is not None:
+                left = [key for key in left if list(key) in record["ids"]]
+            for flow in mine:
+                for slot, key in flow["slots"].items():
+                    if slot >= record["start"] and key in left:
+                        flow["void"].add(slot)
             slots = {record["start"] + n * record["every_samples"]: k for n, k in enumerate(left)}
-            flow = {"id": record["entry_id"], "slots": slots, "stop": 10**9, "outcomes": {}}
+            flow = {"id": record["entry_id"], "slots": slots, "void": set(), "outcomes": {}}
             flows.append({**flow, "record": record})
         elif record["kind"] == "reflowed":
             for flow in reversed(flows):
@@ -62,7 +69,7 @@ def admitted(base: Sequence[Id], records: Sequence[dict[str, Any]]) -> list[int]
     for position in range(len(base)):
         for flow in flows:
             key = flow["slots"].get(position)
-            if key is None or position >= flow["stop"]:
+            if key is None or position in flow["void"]:
                 continue
             if flow["outcomes"].get(position) in ("alarmed", "passed_over"):
                 continue

@@ -1,6 +1,8 @@
 """`foreshock minimize`: of what an incident set aside, give back what is not needed."""
 
 import json as json_format
+import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,21 +35,39 @@ def command(  # noqa: PLR0917 - the options of a command line
     override: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE for Settings.overrides.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Wall time after which no more replays are begun.", min=0.0),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it; release nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    behind: Annotated[
+        bool,
+        typer.Option(
+            "--behind-run",
+            hidden=True,
+            help="Started by a run: of low priority, ends with it, leaves the finding for it.",
+        ),
+    ] = False,
 ) -> None:
     """Replay an incident to find the samples that cause it, and give the others back.
 
     From the last clean snapshot the set-aside window is trained again with some of its
-    samples only, over and over. What together does not bring the incident back is released.
-    Settings must be those of the run.
+    samples only, over and over. What together does not bring the incident back is given back:
+    what lies ahead trains where it stands, what was skipped comes back beside other samples
+    and is watched. Settings must be those of the run.
 
     Exit code 0 if the incident came again in the replay, 1 if it did not, 2 for mistakes.
     """
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    if behind:
+        from foreshock.background import behind_run  # noqa: PLC0415
+
+        behind_run()
     from foreshock import recipes  # noqa: PLC0415 - the command line starts without torch
     from foreshock.core.program import Settings  # noqa: PLC0415
     from foreshock.driver import build, load_program  # noqa: PLC0415
-    from foreshock.giving_back import give_back  # noqa: PLC0415
+    from foreshock.giving_back import give_back, leave  # noqa: PLC0415
     from foreshock.minimal import minimize  # noqa: PLC0415
 
     settings = Settings(
@@ -61,10 +81,14 @@ def command(  # noqa: PLR0917 - the options of a command line
         recipe,
         incident=incident,
         budget=budget,
+        is_spent=lambda: time.monotonic() >= until,
         tell=lambda line: console.print(clean_text(line), markup=False, highlight=False),
     )
     taken = "not recorded"
-    if not dry_run:
+    if behind:
+        leave(run_dir, found)
+        taken = "left for the run"
+    elif not dry_run:
         taken = "journalled" if give_back(run_dir, found) else "left for the run"
     if as_json:
         print(json_format.dumps({**found.to_json(), "taken": taken}, allow_nan=False))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foreshock.data.account import Account, EntryAccount, SampleAccount
     from foreshock.data.entry import Key
     from foreshock.data.requests import Request
+    from foreshock.data.savings import IncidentCost
     from foreshock.journal import RunView
 
 _MAX_ROWS: Final = 1000
@@ -26,16 +27,28 @@ _MAX_CHARACTERS: Final = 2000
 
 app = typer.Typer(no_args_is_help=True, help="What is set aside, and how it is given back.")
 RunDir = Annotated[Path, typer.Argument(help="The run directory.")]
-Entry = Annotated[str, typer.Argument(help="An entry, or what several have in front.")]
+Entry = Annotated[
+    str, typer.Argument(help="An entry, what several have in front, or incident/NUMBER.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 
 
 @app.command("list")
 def list_entries(run_dir: RunDir, as_json: AsJson = False) -> None:
-    """List what was set aside, why, and what has come of it."""
-    _, account = _look(run_dir)
+    """List what was set aside, why, what has come of it, and what each incident has cost."""
+    from foreshock.data.savings import costs, in_all  # noqa: PLC0415 - starts quickly
+
+    view, account = _look(run_dir)
+    trained = view.last_trained()
+    per_step = len(trained[max(trained)]) if trained else 0
+    found_costs = costs(view.records, account.ledger, per_step)
     if as_json:
-        print(json_format.dumps([one.to_json() for one in account.entries()]))
+        told = {
+            "entries": [one.to_json() for one in account.entries()],
+            "incidents": [one.to_json() for one in found_costs],
+            "in_all": in_all(found_costs),
+        }
+        print(json_format.dumps(told, allow_nan=False))
         return
     console = Console()
     found = account.grouped()
@@ -50,6 +63,8 @@ def list_entries(run_dir: RunDir, as_json: AsJson = False) -> None:
         console.print(f"and {len(found) - _MAX_ROWS:,} more: see them all with --json")
     held = account.ledger.num_samples
     console.print(f"{held:,} samples are held", markup=False)
+    for one in found_costs:
+        console.print(_cost_line(one), markup=False)
 
 
 @app.command("show")
@@ -68,7 +83,8 @@ def show(
     from foreshock.data.requests import matching  # noqa: PLC0415 - starts quickly
 
     view, account = _look(run_dir)
-    found = [one for name in matching(account.ledger, entry) for one in account.samples(name)]
+    names = matching(account.ledger, entry, view.records)
+    found = [one for name in names for one in account.samples(name)]
     texts = _texts(view, found[:text], program) if text else {}
     if as_json:
         told = [{**one.to_json(), **_text_field(texts, one)} for one in found]
@@ -91,7 +107,7 @@ def show(
 def release(
     run_dir: RunDir,
     entry: Annotated[
-        str | None, typer.Argument(help="An entry, or what several have in front.")
+        str | None, typer.Argument(help="An entry, what several have in front, or incident/NUMBER.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Release all entries.")] = False,
     sample: Annotated[
@@ -119,10 +135,23 @@ def release(
 
 
 @app.command("reflow")
-def reflow(
+def reflow(  # noqa: PLR0917 - the options of a command line
     run_dir: RunDir,
-    entry: Entry,
     every: Annotated[int, typer.Option(help="Batches from one sample to the next.", min=1)],
+    entry: Annotated[
+        str | None, typer.Argument(help="An entry, what several have in front, or incident/NUMBER.")
+    ] = None,
+    incident: Annotated[
+        int | None,
+        typer.Option(
+            help="In place of an entry: what `foreshock minimize` found to be needed for this "
+            "incident, or could not clear.",
+            min=1,
+        ),
+    ] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option(help="SOURCE:INDEX: only this sample.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring samples back one by one in other batches, and watch each.
@@ -130,19 +159,53 @@ def reflow(
     One that trains without an alarm is released; one that meets an alarm again stays in
     quarantine for good.
     """
-    from foreshock.data.requests import REFLOW, Request, watch_steps_for  # noqa: PLC0415
+    from foreshock.data.requests import REFLOW, Request  # noqa: PLC0415
+    from foreshock.data.returns import watch_steps_for  # noqa: PLC0415
 
+    if (entry is None) == (incident is None):
+        raise ConfigError("name an entry to bring back, or give --incident")
     view, _ = _look(run_dir)
     trained = _trained(view)
     num_samples = max(1, len(trained[max(trained)]))
+    ids = tuple(map(_key, sample)) if sample else None
+    if incident is not None:
+        stay = _needed(view, incident)
+        if strange := sorted(set(ids or ()) - set(stay)):
+            raise ConfigError(f"--sample: of incident {incident} {strange[:3]} do not stay")
+        ids = stay if ids is None else ids
     request = Request(
         request=secrets.token_hex(8),
         command=REFLOW,
-        entry_id=entry,
+        entry_id=entry if incident is None else f"incident/{incident}",
+        ids=ids,
         every_samples=every * num_samples,
         watch_steps=watch_steps_for(every),
     )
     _ask(run_dir, request, as_json=as_json)
+
+
+def _needed(view: "RunView", incident: int) -> "tuple[Key, ...]":
+    """The samples that the last search for an incident left in quarantine.
+
+    Raises:
+        RunDirError: there was no search.
+    """
+    from foreshock.core.minimal import Minimal  # noqa: PLC0415 - starts quickly
+    from foreshock.data.minimized import MINIMIZED, fields_of  # noqa: PLC0415
+
+    told = [one for one in view.records if one["kind"] == MINIMIZED and one["incident"] == incident]
+    if not told:
+        raise RunDirError(
+            f"{view.run_dir}: incident {incident} was not minimized; `foreshock minimize` does it, "
+            "and an entry can be brought back as a whole"
+        )
+    try:
+        found = Minimal.from_json(fields_of(told[-1]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunDirError(
+            f"{view.run_dir}: its record of incident {incident} is damaged ({error!s:.200})"
+        ) from error
+    return (*found.needed, *found.undecided)
 
 
 def _look(run_dir: Path) -> "tuple[RunView, Account]":
@@ -177,7 +240,7 @@ def _ask(run_dir: Path, request: "Request", *, as_json: bool) -> None:
 
     view, account = _look(run_dir)
     # Against what the journal says now; the run looks again when it takes the request in.
-    planned = request.records(account.ledger, account.order, account.position)
+    planned = request.records(account.ledger, account.order, account.position, view.records)
     done = {"request": request.request, "command": request.command, "entries": len(planned)}
     try:
         REAL_DISK.lock(run_dir / "lock").close()
@@ -191,7 +254,8 @@ def _ask(run_dir: Path, request: "Request", *, as_json: bool) -> None:
         step = max(trained)
         account = _account(run_dir, journal.identity, journal.records)
         position = max(account.position, position_after(trained))
-        for kind, fields in request.records(account.ledger, account.order, position):
+        told = request.records(account.ledger, account.order, position, journal.records)
+        for kind, fields in told:
             journal.write(kind, attempt=attempt, step=step, **fields)
         journal.sync()
         if journal.backlog:
@@ -232,6 +296,16 @@ def _key(text: str) -> "Key":
     if not colon or not index.isascii() or not index.isdecimal() or len(index) > 15:
         raise ConfigError(f"--sample {text!r:.80} is not of the form SOURCE:INDEX")
     return source, int(index)
+
+
+def _cost_line(one: "IncidentCost") -> str:
+    cost = one.to_json()["tokens"]
+    unit = one.to_json()["unit"]
+    line = f"incident {one.incident}: {cost['lost']:,} {unit} trained again or held"
+    line += f"; PaLM's practice loses {cost['palm'][0]:,} to {cost['palm'][1]:,}"
+    if not one.minimized and one.num_held:
+        line += "; not minimized yet"
+    return line
 
 
 def _cell(text: str) -> Text:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json as json_format
+import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,13 +30,25 @@ def command(  # noqa: PLR0917 - the options of a command line
     advise: Annotated[
         bool, typer.Option("--advise", help="Journal what would be done; do nothing of it.")
     ] = False,
+    minimize: Annotated[
+        bool | None,
+        typer.Option(
+            "--minimize/--no-minimize",
+            help="After a recovery, search in a process of low priority for the samples that "
+            "cause it, and give the others back. On by default where the training is on the CPU.",
+        ),
+    ] = None,
+    minimize_minutes: Annotated[
+        float, typer.Option(help="Wall time for one such search.", min=0.0)
+    ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Train a Program to the end: skip, roll back, quarantine, verify, go on.
+    """Train a Program to the end: skip, roll back, quarantine, verify, give back, go on.
 
     Exit code 0 if it finished, 3 if the policy halted it, 2 if it could not start.
     """
     from foreshock import recipes  # noqa: PLC0415 - the command line starts without torch
+    from foreshock.background import BackgroundSearch, minimize_command  # noqa: PLC0415
     from foreshock.core.program import Settings  # noqa: PLC0415
     from foreshock.driver import build, guard_for, load_program, train  # noqa: PLC0415
 
@@ -49,6 +63,28 @@ def command(  # noqa: PLR0917 - the options of a command line
     console = Console(stderr=True, quiet=as_json)
     name = program.rpartition(":")[2]
     bar = _progress(console, max_steps)
+    by_hand = shlex.join(["foreshock", "minimize", str(run_dir), "--program", program])
+    search: BackgroundSearch | None = None
+    if minimize or (minimize is None and device == "cpu" and not recipe.advise):
+        command_line = minimize_command(
+            run_dir,
+            program,
+            settings,
+            config=config,
+            overrides=override or [],
+            minutes=minimize_minutes,
+        )
+        search = BackgroundSearch(
+            command_line, run_dir, secs=60 * minimize_minutes, tell=_teller(console)
+        )
+    guards: list[Any] = []
+    plain = _listener(bar, console, run_dir, None if search is not None else by_hand)
+
+    def listen(kind: str, content: Any) -> None:
+        plain(kind, content)
+        if search is not None and guards:
+            search.look(kind, lambda: guards[0].records)
+
     guard = guard_for(
         built,
         name=name,
@@ -56,12 +92,21 @@ def command(  # noqa: PLR0917 - the options of a command line
         recipe=recipe,
         max_steps=max_steps,
         resume=resume,
-        listener=_listener(bar, console),
+        listener=listen,
     )
-    with guard, bar:
-        with suppress(Halted):
-            train(built, guard)
-        outcome = _outcome(guard, run_dir)
+    guards.append(guard)
+    try:
+        with guard, bar:
+            with suppress(Halted):
+                train(built, guard)
+            outcome = _outcome(guard, run_dir)
+    finally:
+        unfinished = search.close() if search is not None else None
+    if unfinished is not None:
+        _teller(console)(
+            f"incident {unfinished}: the search behind the run ended with it; it begins again "
+            f"when the run is resumed, or by hand: {by_hand}"
+        )
     typer.echo(json_format.dumps(outcome, allow_nan=False) if as_json else _sentence(outcome))
     if guard.halted is not None:
         raise typer.Exit(3)
@@ -105,11 +150,17 @@ def _progress(console: Console, max_steps: int) -> Progress:
     return bar
 
 
-def _listener(bar: Progress, console: Console) -> Any:
-    task = bar.tasks[0].id
-
+def _teller(console: Console) -> Callable[[str], None]:
     def tell(line: str) -> None:
         console.print(clean_text(line), markup=False, soft_wrap=True)
+
+    return tell
+
+
+def _listener(bar: Progress, console: Console, run_dir: Path, by_hand: str | None) -> Any:
+    """Shows what the run tells; `by_hand` is what is left to a person after a recovery."""
+    task = bar.tasks[0].id
+    tell = _teller(console)
 
     def listen(kind: str, content: Any) -> None:
         if kind == "step":
@@ -125,6 +176,16 @@ def _listener(bar: Progress, console: Console) -> Any:
             tell(f"  {content['result']}")
         elif kind == "verification":
             tell("  verified" if content["passed"] else "  verification failed")
+        elif kind == "waiting":
+            tell(f"  waits for you: touch {run_dir / 'resume.now'}")
+        elif kind == "strengthen_data":
+            fell = ", ".join(content["capabilities"])
+            tell(f"  {fell} fell, and no older state helps: strengthen {content['data']}")
+        elif kind == "incident_closed" and content["outcome"] == "recovered" and by_hand:
+            tell(f"  what was set aside can be narrowed down: {by_hand}")
+        elif kind == "minimized":
+            num = len({tuple(key) for keys in content["given_back"].values() for key in keys})
+            tell(f"incident {content['incident']}: {num:,} samples given back")
 
     return listen
 

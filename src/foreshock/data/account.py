@@ -149,8 +149,7 @@ class Account:
         slots = {
             course.keys[number]: course.slot(number)
             for course in self._courses(entry_id)
-            for number in range(course.num_before(float("inf")))
-            if number not in course.outcomes
+            for number in course.waiting()
         }
         return [
             SampleAccount(
@@ -190,11 +189,7 @@ class Account:
 
     def _entry(self, entry: LedgerEntry) -> EntryAccount:
         outcomes = Counter(one.outcome for one in self._outcomes(entry.entry_id).values())
-        waiting = sum(
-            number not in course.outcomes
-            for course in self._courses(entry.entry_id)
-            for number in range(course.num_before(float("inf")))
-        )
+        waiting = len(self.ledger.coming_back(entry.entry_id))
         held = self.ledger.held_by(entry.entry_id)
         plan = entry.entry_id.removeprefix("plan").partition("/")[0]
         incident = entry.incident

@@ -5,19 +5,25 @@ change is idempotent and records may be replayed any number of times, in order.
 """
 
 import math
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Reversible, Sequence
+from collections.abc import Callable, Collection, Iterable, Reversible, Sequence
 from typing import Any, Protocol
 
 from foreshock.core.errors import StreamError
 from foreshock.data.entry import Key, LedgerEntry
 from foreshock.data.order import SampleId
-from foreshock.data.reflow import ALARMED, PASSED_OVER, WELL, Course, Outcome, Reflow, Returning
+from foreshock.data.reflow import (
+    ALARMED,
+    PASSED_OVER,
+    WELL,
+    Course,
+    Outcome,
+    Reflow,
+    Returning,
+    step_of,
+)
 
 __all__ = ["Key", "Ledger", "LedgerEntry", "Places"]
-
-_LONG_AGO = -(1 << 60)
 
 FindKey = Callable[[Key, str], Key | None]
 """From a sample's last known name and its stable id to its name now; None if it is gone."""
@@ -179,8 +185,7 @@ class Ledger:
         """
         known = self._keys_of(entry_id)
         chosen = list(known) if keys is None else list(dict.fromkeys(keys))
-        if strange := [key for key in chosen if key not in known]:
-            raise StreamError(f"entry {entry_id!r} does not name the samples {strange[:3]}")
+        self._refuse_strange(entry_id, chosen)
         fresh = [key for key in chosen if self._holds[key][entry_id][1] == math.inf]
         for key in fresh:
             self._holds[key][entry_id] = (self._holds[key][entry_id][0], position)
@@ -198,8 +203,8 @@ class Ledger:
     def start_reflow(self, reflow: Reflow) -> int:
         """Bring an entry's samples back; the same reflow again changes nothing.
 
-        Another one takes over from its start on: what the earlier ones have not brought back
-        by then gets a slot of the new one. What has alarmed again is left out.
+        Another one takes over from its start on: what of its samples the earlier ones have not
+        brought back by then gets a slot of the new one. What has alarmed again is left out.
 
         Returns:
             How many samples have a slot.
@@ -213,20 +218,51 @@ class Ledger:
         for course in earlier:
             if course.reflow == reflow:
                 return len(course.keys)
-        keys = self.to_bring_back(reflow.entry_id, reflow.start)
+        keys = self.to_bring_back(reflow.entry_id, reflow.start, reflow.ids)
         for course in earlier:
-            course.stop = min(course.stop, reflow.start)
+            course.take_over(set(keys), reflow.start)
         self._courses.append(Course(reflow, keys))
         return len(keys)
 
-    def to_bring_back(self, entry_id: str, start: int) -> list[Key]:
+    def to_bring_back(
+        self, entry_id: str, start: int, ids: Collection[Key] | None = None
+    ) -> list[Key]:
         """The samples that a reflow from a raw position on would have slots for.
 
+        Args:
+            entry_id: the entry.
+            start: the raw position.
+            ids: only these; None is all.
+
         Raises:
-            StreamError: no entry has this id.
+            StreamError: no entry has this id, or it does not name one of the samples.
         """
+        if ids is not None:
+            self._refuse_strange(entry_id, ids)
+        wanted = None if ids is None else set(ids)
         gone = {key for one in self._courses_of(entry_id) for key in one.spoken_for(start)}
-        return [key for key in self.held_by(entry_id) if key not in gone]
+        return [
+            key
+            for key in self.held_by(entry_id)
+            if key not in gone and (wanted is None or key in wanted)
+        ]
+
+    def coming_back(self, entry_id: str) -> set[Key]:
+        """The samples of an entry that have a slot, of which nothing is known yet."""
+        mine = self._courses_of(entry_id)
+        return {course.keys[number] for course in mine for number in course.waiting()}
+
+    def was_skipped(self, entry_id: str, key: Key, position: int) -> bool:
+        """Whether the run has passed a sample by, below a raw position, because of an entry.
+
+        Raises:
+            StreamError: no entry has this id or names the sample, or without an order.
+        """
+        self._refuse_strange(entry_id, [key])
+        if self._order is None:
+            raise StreamError(f"entry {entry_id!r}: needs an order to say where {key} stands")
+        found = self._order.last_visit(*key, position)
+        return found is not None and found >= self._holds[key][entry_id][0]
 
     def settle(self, outcome: Outcome) -> None:
         """Take in what came of a sample; nothing happens the second time.
@@ -276,31 +312,30 @@ class Ledger:
         outcomes: list[Outcome] = []
         for course in self._courses:
             for number in course.undecided(position):
-                if number not in course.outcomes:
-                    item = self._at(course, number)
-                    base = {
-                        "entry_id": course.reflow.entry_id,
-                        "key": course.keys[number],
-                        "slot": course.slot(number),
-                        "position": position,
-                    }
-                    if item is None:
-                        if base["slot"] < position:
-                            why = self._why_void(course, number)
-                            outcomes.append(Outcome(**base, outcome=PASSED_OVER, reason=why))
-                        continue
-                    step = _step_of(item, recent, position)
-                    if step is None:
-                        continue
-                    base["trained_step"] = step if step >= 0 else None
-                    last = step + course.reflow.watch_steps - 1
-                    blamed = [onset for onset in onset_steps if step <= onset <= last]
-                    if blamed and step >= 0:
-                        why = f"it came back in step {step}, and an alarm began in step {blamed[0]}"
-                        outcomes.append(Outcome(**base, outcome=ALARMED, reason=why))
-                    elif judged_step >= last:
-                        why = f"no alarm in {course.reflow.watch_steps} steps"
-                        outcomes.append(Outcome(**base, outcome=WELL, reason=why))
+                item = self._at(course, number)
+                base = {
+                    "entry_id": course.reflow.entry_id,
+                    "key": course.keys[number],
+                    "slot": course.slot(number),
+                    "position": position,
+                }
+                if item is None:
+                    if base["slot"] < position:
+                        why = self._why_void(course, number)
+                        outcomes.append(Outcome(**base, outcome=PASSED_OVER, reason=why))
+                    continue
+                step = step_of(item, recent, position)
+                if step is None:
+                    continue
+                base["trained_step"] = step if step >= 0 else None
+                last = step + course.reflow.watch_steps - 1
+                blamed = [onset for onset in onset_steps if step <= onset <= last]
+                if blamed and step >= 0:
+                    why = f"it came back in step {step}, and an alarm began in step {blamed[0]}"
+                    outcomes.append(Outcome(**base, outcome=ALARMED, reason=why))
+                elif judged_step >= last:
+                    why = f"no alarm in {course.reflow.watch_steps} steps"
+                    outcomes.append(Outcome(**base, outcome=WELL, reason=why))
         return outcomes
 
     def _courses_of(self, entry_id: str) -> list[Course]:
@@ -335,6 +370,11 @@ class Ledger:
             return "it has not been skipped yet: once released, it trains where it stands"
         return ""
 
+    def _refuse_strange(self, entry_id: str, keys: Iterable[Key]) -> None:
+        known = self._keys_of(entry_id)
+        if strange := [key for key in keys if key not in known]:
+            raise StreamError(f"entry {entry_id!r} does not name the samples {strange[:3]}")
+
     def _keys_of(self, entry_id: str) -> dict[Key, None]:
         if entry_id not in self._entries:
             raise StreamError(
@@ -355,17 +395,3 @@ class Ledger:
             )
         located = map(self._order.locate, range(*entry.window))
         return [(found.source, found.index) for found in located]
-
-
-def _step_of(
-    item: Returning, recent: Reversible[tuple[int, Sequence[int]]], position: int
-) -> int | None:
-    """The step in which a sample came back; negative if long ago, None if not yet."""
-    at_the_end = item.slot == position  # it may have ended the last batch, or be still to come
-    for steps_back, (step, positions) in enumerate(reversed(recent)):
-        if at_the_end and steps_back:
-            break
-        place = bisect_left(positions, item.address)
-        if place < len(positions) and positions[place] == item.address:
-            return step
-    return None if at_the_end else _LONG_AGO

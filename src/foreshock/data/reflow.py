@@ -1,19 +1,21 @@
 """Reflow: samples of an entry come back one by one, in other batches, and are watched."""
 
-import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Reversible, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from foreshock.core.errors import StreamError
 from foreshock.core.reading import from_json_number, from_json_text, from_json_whole, json_number
-from foreshock.data.entry import Key
+from foreshock.data.entry import Key, keys_from_json
 
 WELL, ALARMED, PASSED_OVER = "well", "alarmed", "passed_over"
 OUTCOMES = (WELL, ALARMED, PASSED_OVER)
 
 MAX_WATCH_STEPS = 100
 """Steps a sample is watched, at most: a causal onset reaches no further back."""
+
+_LONG_AGO = -(1 << 60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class Reflow:
         start: raw position before which the first one stands.
         every_samples: raw positions from one to the next, at least 1.
         watch_steps: optimizer steps that each is watched for, 1 to 100.
+        ids: only these of its samples; None is all.
 
     Raises:
         StreamError: a value outside these limits.
@@ -38,6 +41,7 @@ class Reflow:
     start: int
     every_samples: int
     watch_steps: int
+    ids: tuple[Key, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.every_samples < 1:
@@ -53,11 +57,12 @@ class Reflow:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON-able values."""
-        return asdict(self)
+        ids = None if self.ids is None else [list(key) for key in self.ids]
+        return {**vars(self), "ids": ids}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Reflow":
-        """Rebuild it from a record with its fields; others are ignored.
+        """Rebuild it from a record with its fields; `ids` may be missing, others are ignored.
 
         Raises:
             StreamError: a field is missing or malformed.
@@ -67,8 +72,9 @@ class Reflow:
                 name: from_json_whole(record[name])
                 for name in ("start", "every_samples", "watch_steps")
             }
-            return cls(entry_id=from_json_text(record["entry_id"]), **numbers)
-        except (KeyError, ValueError) as error:
+            ids = None if record.get("ids") is None else keys_from_json(record["ids"])
+            return cls(entry_id=from_json_text(record["entry_id"]), ids=ids, **numbers)
+        except (KeyError, TypeError, ValueError) as error:
             raise StreamError(f"not a reflow: {record!r:.200} ({error!s:.200})") from error
 
 
@@ -163,10 +169,9 @@ class Course:
     def __init__(self, reflow: Reflow, keys: Sequence[Key]) -> None:
         self.reflow = reflow
         self.keys = tuple(keys)
-        self.stop = math.inf
-        """Raw position at which another reflow of the entry took over."""
         self.outcomes: dict[int, Outcome] = {}
         """By the sample's number in `keys`."""
+        self._taken_over: set[int] = set()
         self._first_open = 0
 
     def slot(self, number: int) -> int:
@@ -176,34 +181,37 @@ class Course:
     def number_at(self, position: int) -> int | None:
         """Which sample stands before a raw position, if any."""
         number, rest = divmod(position - self.reflow.start, self.reflow.every_samples)
-        there = not rest and 0 <= number < len(self.keys) and position < self.stop
+        there = not rest and 0 <= number < len(self.keys) and number not in self._taken_over
         return number if there else None
 
-    def num_before(self, position: float) -> int:
-        """How many samples have their slot below a raw position."""
-        stop = min(position, self.stop)
-        if stop <= self.reflow.start:
-            return 0
-        if stop == math.inf:
-            return len(self.keys)
-        gone = -(-(int(stop) - self.reflow.start) // self.reflow.every_samples)
-        return min(len(self.keys), gone)
+    def take_over(self, keys: Collection[Key], position: int) -> None:
+        """Let another reflow have these samples, as far as their slots lie from `position` on."""
+        rest = range(self._num_before(position), len(self.keys))
+        self._taken_over.update(n for n in rest if self.keys[n] in keys)
 
-    def undecided(self, position: int) -> range:
-        """Numbers that may be undecided among those with a slot up to a raw position."""
-        while self._first_open in self.outcomes:
+    def waiting(self) -> Iterator[int]:
+        """Numbers of the samples that have a slot here and no outcome."""
+        for number in range(len(self.keys)):
+            if number not in self.outcomes and number not in self._taken_over:
+                yield number
+
+    def undecided(self, position: int) -> Iterator[int]:
+        """Numbers of those among them that have their slot up to a raw position."""
+        while self._first_open in self.outcomes or self._first_open in self._taken_over:
             self._first_open += 1
-        return range(self._first_open, self.num_before(position + 1))
+        for number in range(self._first_open, self._num_before(position + 1)):
+            if number not in self.outcomes and number not in self._taken_over:
+                yield number
 
     def spoken_for(self, start: int) -> set[Key]:
         """The samples that a reflow from `start` on may not bring back.
 
         They have their slot before it, or have alarmed again.
         """
-        given = range(self.num_before(start))
+        given = set(range(self._num_before(start))) - self._taken_over
         passed = {n for n, one in self.outcomes.items() if one.outcome == PASSED_OVER}
         alarmed = {n for n, one in self.outcomes.items() if one.outcome == ALARMED}
-        return {self.keys[n] for n in ({*given} - passed) | alarmed}
+        return {self.keys[n] for n in (given - passed) | alarmed}
 
     def settle(self, outcome: Outcome) -> Outcome | None:
         """Note what came of a sample, once; what holds, or None if no slot here is its."""
@@ -211,3 +219,22 @@ class Course:
         if rest or not 0 <= number < len(self.keys) or self.keys[number] != outcome.key:
             return None
         return self.outcomes.setdefault(number, outcome)
+
+    def _num_before(self, position: int) -> int:
+        """How many samples have their slot below a raw position."""
+        gone = -(-(position - self.reflow.start) // self.reflow.every_samples)
+        return max(0, min(len(self.keys), gone))
+
+
+def step_of(
+    item: Returning, recent: Reversible[tuple[int, Sequence[int]]], position: int
+) -> int | None:
+    """The step in which a sample came back; negative if long ago, None if not yet."""
+    at_the_end = item.slot == position  # it may have ended the last batch, or be still to come
+    for steps_back, (step, positions) in enumerate(reversed(recent)):
+        if at_the_end and steps_back:
+            break
+        place = bisect_left(positions, item.address)
+        if place < len(positions) and positions[place] == item.address:
+            return step
+    return None if at_the_end else _LONG_AGO

@@ -11,24 +11,31 @@ refused with its reason and taken away, or left and passed over where it cannot 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 from foreshock.core.errors import JournalError, StreamError
+from foreshock.core.incident import IncidentBook
 from foreshock.core.reading import from_json_text, from_json_whole
 from foreshock.core.records import decode_line, encode_line
 from foreshock.data.entry import Key, keys_from_json
 from foreshock.data.ledger import Ledger
+from foreshock.data.minimized import DROPPED, MINIMIZED, Dropped, Minimized, entries_of
 from foreshock.data.positions import PositionOrder
-from foreshock.data.reflow import MAX_WATCH_STEPS, Reflow
+from foreshock.data.reflow import MAX_WATCH_STEPS
+from foreshock.data.returns import Told, reflowed, released, signed
 from foreshock.durable import Disk, write_file
 
 FOLDER: Final = "requests"
 MAX_BYTES: Final = 1 << 20
 """Bytes of one request. Our choice: some 30,000 samples by name, and no flood."""
+
+MAX_FINDING_BYTES: Final = 1 << 24
+"""Bytes of a finding of `minimize`, and of what is read at once. Our choice: half a million
+samples by name, more than a policy sets aside in an incident."""
 
 MAX_AT_ONCE: Final = 64
 """Requests taken in between two steps. Our choice: the rest waits for the next step."""
@@ -36,12 +43,11 @@ MAX_AT_ONCE: Final = 64
 RELEASE: Final = "release"
 REFLOW: Final = "reflow"
 _ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_INCIDENT: Final = re.compile(r"incident/(\d{1,9})", re.ASCII)
 _FIELDS: Final = frozenset(
     {"request", "command", "entry_id", "ids", "every_samples", "watch_steps"}
 )
 _DAMAGE: Final = (JournalError, StreamError, KeyError, TypeError, ValueError)
-
-Fields = dict[str, Any]
 
 
 @final
@@ -52,9 +58,9 @@ class Request:
     Args:
         request: sixteen hexadecimal digits that name it.
         command: "release" or "reflow".
-        entry_id: the entry, or the first part of several ids ("rule/repetition"); None is all
-            of them.
-        ids: only these samples of it; None is all. For "release" only.
+        entry_id: the entry, or the first part of several ids ("rule/repetition"), or
+            "incident/3" for what an incident has set aside; None is all of them.
+        ids: only these samples of it; None is all.
         every_samples: for "reflow": samples from one that comes back to the next.
         watch_steps: for "reflow": steps that each is watched for.
 
@@ -81,8 +87,13 @@ class Request:
                 f"reflow every {self.every_samples} samples, watched for {self.watch_steps} "
                 f"steps: needs at least 1 sample, and 1 to {MAX_WATCH_STEPS} steps"
             )
-        if self.ids is not None and (self.command == REFLOW or self.entry_id is None):
-            raise StreamError("samples are named only to release them from an entry")
+        if self.ids is not None and self.command == RELEASE and self.entry_id is None:
+            raise StreamError("samples are released only from an entry that is named as well")
+
+    def must_wait(self, records: Sequence[Mapping[str, Any]]) -> bool:
+        """Never: a person has asked for it."""
+        del records
+        return False
 
     def encode(self) -> bytes:
         """One line of strict JSON with its checksum."""
@@ -112,23 +123,26 @@ class Request:
         except _DAMAGE as error:
             raise StreamError(f"not a request ({error!s:.200})") from error
 
-    def records(self, ledger: Ledger, order: Any, position: int) -> list[tuple[str, Fields]]:
+    def records(
+        self,
+        ledger: Ledger,
+        order: Any,
+        position: int,
+        journal: Sequence[Mapping[str, Any]] = (),
+    ) -> Told:
         """The records (kind, fields) that carry it out; journal each, then take it in.
 
         Args:
             ledger: what it is about.
             order: the run's order.
             position: the watermark of the run.
+            journal: the run's records, which say what an incident has set aside.
 
         Raises:
             StreamError: there is no such entry or sample, nothing is held there any more, or
                 the run's data cannot do it.
         """
-        chosen = matching(ledger, self.entry_id)
-        if self.ids is not None and len(chosen) > 1:
-            raise StreamError(
-                f"samples are named, but {self.entry_id!r} means {len(chosen)} entries"
-            )
+        chosen = matching(ledger, self.entry_id, journal)
         if self.command == RELEASE:
             return self._released(ledger, chosen, position)
         if isinstance(order, PositionOrder):
@@ -136,57 +150,78 @@ class Request:
                 "this run's data came from a loader of its own, which cannot give out again what "
                 "it has passed; only what lies ahead can be released. A foreshock.Stream can"
             )
-        return self._reflowed(ledger, chosen, position)
-
-    def _released(
-        self, ledger: Ledger, chosen: list[str], position: int
-    ) -> list[tuple[str, Fields]]:
-        told: list[tuple[str, Fields]] = []
-        for entry_id in chosen:
-            held = ledger.held_by(entry_id)
-            if self.ids is not None:
-                if strange := sorted(set(self.ids) - set(ledger.samples(entry_id))):
-                    raise StreamError(f"entry {entry_id!r} does not name {strange[:3]}")
-                held = [key for key in held if key in set(self.ids)]
-            if held:
-                ids = None if self.ids is None else [list(key) for key in held]
-                fields = {"entry_id": entry_id, "ids": ids, "position": position}
-                told.append(("released", fields))
-        if not told:
-            raise StreamError("nothing of it is held any more")
-        return self._signed(told)
-
-    def _reflowed(
-        self, ledger: Ledger, chosen: list[str], position: int
-    ) -> list[tuple[str, Fields]]:
-        told: list[tuple[str, Fields]] = []
-        start = position + 1  # what stands before the watermark itself may have been given out
-        for entry_id in chosen:
-            num = len(ledger.to_bring_back(entry_id, start))
-            if num:
-                reflow = Reflow(
-                    entry_id=entry_id,
-                    start=start,
-                    every_samples=self.every_samples,
-                    watch_steps=self.watch_steps,
-                )
-                told.append(("reflow_started", reflow.to_json()))
-                start += num * self.every_samples
+        wanted = None if self.ids is None else set(self.ids)
+        if wanted is not None:
+            _refuse_strange(ledger, chosen, wanted)
+        told = reflowed(
+            ledger,
+            chosen,
+            position,
+            every_samples=self.every_samples,
+            watch_steps=self.watch_steps,
+            ids=wanted,
+        )
         if not told:
             raise StreamError("nothing of it is left to be brought back")
-        return self._signed(told)
+        return signed(told, self.request)
 
-    def _signed(self, told: list[tuple[str, Fields]]) -> list[tuple[str, Fields]]:
-        """The last record says that it is done: after a crash before it, all is done again.
+    def _released(self, ledger: Ledger, chosen: list[str], position: int) -> Told:
+        told: Told = []
+        if self.ids is not None and len(chosen) > 1:
+            raise StreamError(
+                f"samples are named, but {self.entry_id!r} means {len(chosen)} entries"
+            )
+        wanted = None if self.ids is None else set(self.ids)
+        if wanted is not None:
+            _refuse_strange(ledger, chosen, wanted)
+        for entry_id in chosen:
+            held = ledger.held_by(entry_id)
+            if wanted is not None:
+                held = [key for key in held if key in wanted]
+            if held:
+                told.append(released(entry_id, None if wanted is None else held, position))
+        if not told:
+            raise StreamError("nothing of it is held any more")
+        return signed(told, self.request)
 
-        What was done already is then not held any more, or is given its slots anew.
-        """
-        *first, (kind, fields) = told
-        return [*first, (kind, {**fields, "request": self.request})]
+
+AnyRequest = Request | Minimized | Dropped
 
 
-def matching(ledger: Ledger, entry_id: str | None) -> list[str]:
+def decode(data: bytes) -> AnyRequest:
+    """A request of any kind.
+
+    Raises:
+        StreamError: the data is none.
+    """
+    kinds = {MINIMIZED: Minimized, DROPPED: Dropped}
+    try:
+        command = decode_line(data).get("command")
+    except JournalError as error:
+        raise StreamError(f"not a request ({error!s:.200})") from error
+    kind = kinds.get(command, Request) if isinstance(command, str) else Request
+    if kind is not Minimized and len(data) > MAX_BYTES:
+        raise StreamError(f"it is longer than {MAX_BYTES} bytes")
+    found = kind.decode(data)
+    if not _ID.fullmatch(found.request):
+        raise StreamError(f"request={found.request!r:.40}: must be 16 hexadecimal digits")
+    return found
+
+
+def _refuse_strange(ledger: Ledger, chosen: Sequence[str], wanted: set[Key]) -> None:
+    known = {key for entry_id in chosen for key in ledger.samples(entry_id)}
+    if strange := sorted(wanted - known):
+        which = f"entry {chosen[0]!r}" if len(chosen) == 1 else f"none of {len(chosen)} entries"
+        does = "does not name" if len(chosen) == 1 else "names"
+        raise StreamError(f"{which} {does} {strange[:3]}")
+
+
+def matching(
+    ledger: Ledger, entry_id: str | None, journal: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
     """The entries that a name means: the one itself, or all that begin with it and a slash.
+
+    "incident/3" means those that the plans of incident 3 have made, as the journal tells.
 
     Raises:
         StreamError: there is none.
@@ -196,6 +231,9 @@ def matching(ledger: Ledger, entry_id: str | None) -> list[str]:
         chosen = known
     elif entry_id in ledger:
         chosen = [entry_id]
+    elif named := _INCIDENT.fullmatch(entry_id):
+        told = [one for one in IncidentBook(journal).incidents if one.id == int(named[1])]
+        chosen = [name for one in told for name in entries_of(one) if name in ledger]
     else:
         chosen = [one for one in known if one.startswith(f"{entry_id}/")]
     if not chosen:
@@ -220,7 +258,7 @@ class Requests:
         self._done = set(done)
         self._passed_over: set[str] = set()
 
-    def leave(self, request: Request) -> Path:
+    def leave(self, request: AnyRequest) -> Path:
         """Leave a request for the run to take in; it appears whole, or not at all.
 
         Raises:
@@ -228,9 +266,10 @@ class Requests:
             StreamError: it is too long, or the folder is a link.
         """
         data = request.encode()
-        if len(data) > MAX_BYTES:
+        most = MAX_FINDING_BYTES if isinstance(request, Minimized) else MAX_BYTES
+        if len(data) > most:
             raise StreamError(
-                f"the request has {len(data)} bytes, over {MAX_BYTES}: name fewer samples at once"
+                f"the request has {len(data)} bytes, over {most}: name fewer samples at once"
             )
         if self._folder.is_symlink():
             raise StreamError(f"{self._folder} is a link: put a directory in its place")
@@ -239,14 +278,15 @@ class Requests:
         write_file(self._disk, path, [data])
         return path
 
-    def pending(self) -> tuple[list[Request], list[tuple[str, str]]]:
+    def pending(self) -> tuple[list[AnyRequest], list[tuple[str, str]]]:
         """The requests that wait, and what is refused: (name of the file, reason).
 
         Call it between two steps; where nothing lies it is one look at the directory. A
         request that the journal knows is removed. Never raises for what lies there.
         """
-        found: list[Request] = []
+        found: list[AnyRequest] = []
         refused: list[tuple[str, str]] = []
+        read = 0
         try:
             if self._folder.is_symlink() or not self._disk.exists(self._folder):
                 return [], []
@@ -256,8 +296,11 @@ class Requests:
         for name in [one for one in names if one not in self._passed_over][:MAX_AT_ONCE]:
             if name.startswith(".") and name.endswith(".tmp"):
                 continue  # one that is being written
+            if read > MAX_FINDING_BYTES:
+                break  # the rest waits for the next step
             try:
-                request = self._read(name)
+                request, size = self._read(name)
+                read += size
             except (OSError, StreamError) as error:
                 refused.append((name, f"{error!s:.200}"))
                 self._remove(name)
@@ -268,21 +311,33 @@ class Requests:
                 found.append(request)
         return found, refused
 
-    def finish(self, request: Request) -> None:
+    def look(self) -> list[AnyRequest]:
+        """The requests that lie there, and nothing is done to any."""
+        found: list[AnyRequest] = []
+        with suppress(OSError):
+            if self._folder.is_symlink() or not self._disk.exists(self._folder):
+                return []
+            for name in self._disk.list(self._folder)[:MAX_AT_ONCE]:
+                with suppress(OSError, StreamError):
+                    found.append(self._read(name)[0])
+        return found
+
+    def finish(self, request: AnyRequest) -> None:
         """Remove a request that was journalled, or refused; it is not pending again."""
         self._done.add(request.request)
         self._remove(f"{request.request}.json")
 
-    def _read(self, name: str) -> Request:
+    def _read(self, name: str) -> tuple[AnyRequest, int]:
         path = self._folder / name
         if path.is_symlink() or not path.is_file():
             raise StreamError("it is no plain file")
-        if self._disk.size(path) > MAX_BYTES:
-            raise StreamError(f"it is longer than {MAX_BYTES} bytes")
-        request = Request.decode(self._disk.read(path))
+        size = self._disk.size(path)
+        if size > MAX_FINDING_BYTES:
+            raise StreamError(f"it is longer than {MAX_FINDING_BYTES} bytes")
+        request = decode(self._disk.read(path))
         if name != f"{request.request}.json":
             raise StreamError(f"it is called {name!r:.60}, and is request {request.request}")
-        return request
+        return request, size
 
     def _remove(self, name: str) -> None:
         self._passed_over.add(name)  # if it cannot be removed, it is not looked at again
@@ -293,12 +348,3 @@ class Requests:
 def ids_done(records: Iterable[Mapping[str, Any]]) -> set[str]:
     """The ids of the requests that a journal has carried out or refused."""
     return {str(one["request"]) for one in records if "request" in one}
-
-
-def watch_steps_for(every_batches: int) -> int:
-    """Steps that a sample is watched for: until the next comes, but at least 16, at most 100.
-
-    No source: our choice, because with 16 or more steps between two samples an alarm can then
-    be put down to one of them, and a spike shows within a few steps of its cause.
-    """
-    return max(16, min(MAX_WATCH_STEPS, every_batches))
