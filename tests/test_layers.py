@@ -72,10 +72,13 @@ L2_IN_ORDER = [
     "sharded",
     "unison",
     "intake",
+    "mirror_lane",
+    "mirroring",
     "notices",
     "assembly",
     "course",
     "guard",
+    "own_loop",
     "told",
     "watch_record",
     "watching",
@@ -310,7 +313,11 @@ def state():
 
 import bokeh, jinja2, rich.style, typer, safetensors.torch  # their own doings are not ours
 import torch.distributed.checkpoint  # sympy adds a filter
-from transformers import Trainer  # the frameworks too; those that are not installed are left out
+for name in ("transformers.trainer", "accelerate", "lightning.pytorch", "lightning.fabric"):
+    try:
+        importlib.import_module(name)  # the frameworks too, where they are installed
+    except ModuleNotFoundError:
+        pass
 before = state()
 for name in {[f"foreshock.{name}".rstrip(".") for name in MODULES]!r}:
     if name.endswith("__main__"):

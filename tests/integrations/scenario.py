@@ -6,6 +6,11 @@ rows that survived.
 """
 
 import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +72,17 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": row, "labels": row}
 
 
+def stream(batch_size: int = BATCH, rank: int = 0, world_size: int = 1) -> Stream:
+    """The rows for loops of the user's own; `batch_size` over all ranks."""
+    return Stream(
+        [Stage(name="train", sources={"train": Rows()}, repeats=None)],
+        batch_size=batch_size,
+        seed=SEED,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
 class _NanBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -99,6 +115,32 @@ def model(dropout: float = 0.0) -> Model:
     """The model in its first state; a skipped step draws its dropout, so the twin has none."""
     torch.manual_seed(SEED)
     return Model(dropout=dropout)
+
+
+def example(section: str) -> str:
+    """The code of a section of the documentation's page on integrations."""
+    page = (Path(__file__).parents[2] / "docs/integrations.md").read_text()
+    (found,) = re.findall(rf"^## {section}\n.*?```python\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    return found
+
+
+def killed(call: str) -> None:
+    """Run Python code in a process of its own, which has to end by kill -9."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", call],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def die() -> None:
+    """End this process as kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def recipe() -> Recipe:
