@@ -52,6 +52,7 @@ proof: $(STAMP)
 	$(PYTEST) -m proof
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
 	$(BIN)/python -m benchmarks.detection --synthetic --json docs/measurements/detection-synthetic.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recovery --json docs/measurements/recovery.json
 	$(BIN)/python -m tools.fuzz_readers --minutes $(FORESHOCK_FUZZ_MINUTES)
 
 bench: $(STAMP)
