@@ -207,7 +207,7 @@ class _Scene:
         return sum(lengths) / len(lengths) if lengths else None
 
     def exact(self, view: RunView) -> bool | None:
-        """Whether steps up to the onset had the losses that the run recorded."""
+        """Whether the steps before the onset had the losses that the run recorded."""
         attempt, name = self._case.incident.attempt, series_name(LOSS.name)
         onset = self._case.incident.onset_step
         try:
@@ -218,7 +218,7 @@ class _Scene:
         pairs = [
             (value, told[step])
             for step, value in self._losses.items()
-            if step in told and step <= onset
+            if step in told and step < onset
         ]
         return all(a == b for a, b in pairs) if pairs else None
 

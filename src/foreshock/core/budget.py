@@ -78,7 +78,8 @@ def _refuse_window(
 
 
 def _refuse_rate(made: Sequence[PlanRecord], call: ActionCall, limits: Limits) -> str:
-    factor = float(call.arguments["factor"]) * lr_factor(made, call.arguments["first_step"])
+    others = lr_factor(made, call.arguments["first_step"], _ends(call))
+    factor = float(call.arguments["factor"]) * others
     if factor >= limits.lr_factor_floor * (1 - _ROUNDING):
         return ""
     return (
@@ -102,17 +103,19 @@ def _refuse_steps(
     return f"{total} steps would be trained again in all, over {most} (max_steps_retrained)"
 
 
-def lr_factor(made: Iterable[PlanRecord], first_step: int) -> float:
-    """The lowest factor on the rate from a step on, by the plans made.
+def lr_factor(made: Iterable[PlanRecord], first_step: int, before_step: float = math.inf) -> float:
+    """The lowest factor on the rate at a step of a range, by the plans made.
 
     One that is taken back over a ramp counts in full until it is gone.
     """
-    factor = 1.0
-    for record in made:
-        for call in record.plan.actions:
-            if call.name == "scale_lr" and _ends(call) > first_step:
-                factor *= float(call.arguments["factor"])
-    return factor
+    calls = [call for record in made for call in record.plan.actions if call.name == "scale_lr"]
+    starts = [max(first_step, int(call.arguments["first_step"])) for call in calls]
+    lowest = 1.0
+    for step in {first_step, *starts}:
+        if step < before_step:
+            holding = [one for one in calls if one.arguments["first_step"] <= step < _ends(one)]
+            lowest = min(lowest, math.prod(float(one.arguments["factor"]) for one in holding))
+    return lowest
 
 
 def _ends(call: ActionCall) -> float:

@@ -28,11 +28,24 @@ WORKED_OUT: Final[Mapping[str, frozenset[str]]] = {
 }
 """Arguments of actions that are worked out from the situation, and cannot be configured."""
 
+SPANS: Final[Mapping[str, bool]] = {
+    "lower_beta2": False,
+    "raise_epsilon": False,
+    "scale_lr": True,
+    "shrink_embedding_gradients": True,
+    "tighten_clip": True,
+}
+"""Actions that hold from `first_step` on for `hold_steps`, and whether they have a ramp."""
+
 OWN_SETTINGS: Final[Mapping[str, frozenset[str]]] = {
     "quarantine": frozenset({"lookahead"}),
     "skip_update": frozenset({"hold_steps"}),
 }
 """Settings of an order that the action itself does not know."""
+
+
+_TRIES_IF_CLEARED: Final = 3
+"""Our choice: a diagnosis that has been wrong so often speaks for the data no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +81,12 @@ class Draft:
     @property
     def data_suspect(self) -> bool:
         """Whether what was consumed since is to be set aside: it is likely, or going back
-        without doing so has failed."""
-        suspicion = self.now.diagnosis.data_suspicion
-        return suspicion >= self.defaults.data_suspicion or bool(self.failed_targets)
+        without doing so has failed; a few times, where another cause is likelier than not."""
+        diagnosis = self.now.diagnosis
+        if diagnosis.data_suspicion >= self.defaults.data_suspicion:
+            return True
+        cleared = diagnosis.top.probability > 0.5 and not diagnosis.top.data_may_be_at_fault
+        return len(self.failed_targets) >= (_TRIES_IF_CLEARED if cleared else 1)
 
     def choose(self, rung: Rung) -> Choice:
         """What to go back to: the newest healthy state from before the onset, or an older one
@@ -137,6 +153,8 @@ def draw_up(name: str, rung: Rung, draft: Draft, target: SnapshotRef | None) -> 
         calls.append(ActionCall(name=one.action, arguments=arguments))
         if said := _in_words(one.action, arguments, draft, target):
             why.append(said)
+    if target is not None:
+        calls += still_holding(now.tried, target.step)
     return Plan(
         rung=name,
         why="; ".join(why) or f"the rung {name!r} is next",
@@ -175,6 +193,40 @@ def _arguments(one: Order, rung: Rung, draft: Draft, target: SnapshotRef | None)
         case name:
             worked_out = WORKED_OUT.get(name, frozenset())
             return {**given, "first_step": first} if "first_step" in worked_out else given
+
+
+def still_holding(tried: Sequence[PlanRecord], target_step: int) -> list[ActionCall]:
+    """Orders that let what earlier plans of an incident ordered hold from a target on.
+
+    An order holds from a step on, and going back further would train the steps before it as
+    they were when they failed.
+
+    Args:
+        tried: plans of the incident, in order.
+        target_step: what is gone back to now.
+    """
+    orders: list[tuple[ActionCall, int]] = []
+
+    def missing(step: int) -> list[ActionCall]:
+        return [_until(call, step + 1, first - 1) for call, first in orders if first > step + 1]
+
+    for record in tried:
+        own, back = list(record.plan.actions), record.plan.target_step
+        if back is not None:
+            for call in missing(back):
+                if call in own:
+                    own.remove(call)
+            orders = [(call, min(first, back + 1)) for call, first in orders]
+        orders += [(one, one.arguments["first_step"]) for one in own if one.name in SPANS]
+    return missing(target_step)
+
+
+def _until(call: ActionCall, first_step: int, last_step: int) -> ActionCall:
+    arguments = {**call.arguments, "first_step": first_step}
+    arguments["hold_steps"] = last_step - first_step + 1
+    if SPANS[call.name]:
+        arguments["ramp_steps"] = 0
+    return ActionCall(name=call.name, arguments=arguments)
 
 
 def _set_aside(draft: Draft) -> int:

@@ -107,7 +107,7 @@ def _check(accelerator: Any, optimizer: Any) -> None:
         case DistributedType.DEEPSPEED:
             why = (
                 "DeepSpeed makes the update inside the engine, where the Guard cannot come "
-                "between: use foreshock.integrations.deepspeed with the engine itself"
+                "between, and its engine has no adapter yet"
             )
         case DistributedType.MEGATRON_LM:
             why = "Megatron-LM runs forward, backward and update in one call; nothing is between"

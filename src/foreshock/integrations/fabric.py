@@ -103,7 +103,7 @@ def _check(fabric: Any, model: Any, optimizer: Any) -> None:
     if "DeepSpeedStrategy" in kinds:
         why = (
             "DeepSpeed makes the update inside the engine, where the Guard cannot come between: "
-            "use foreshock.integrations.deepspeed with the engine itself"
+            "its engine has no adapter yet"
         )
     elif "FSDPStrategy" in kinds:
         why = "FSDPStrategy is FSDP1, which flattens parameters; use DDPStrategy"

@@ -293,8 +293,8 @@ def _check(trainer: Any, *, rewind: bool) -> None:
     why = ""
     if trainer.is_deepspeed_enabled:
         why = (
-            "DeepSpeed makes the update inside backward, where no callback comes between: use "
-            "foreshock.integrations.deepspeed with the engine itself"
+            "DeepSpeed makes the update inside backward, where no callback comes between, and its "
+            "engine has no adapter yet"
         )
     elif trainer.is_fsdp_enabled and _fsdp_version(trainer) != 2:
         why = "FSDP1 flattens parameters; set fsdp_version: 2"

@@ -343,7 +343,7 @@ def _check(trainer: Any, module: Any, *, rewind: bool) -> None:
     if not module.automatic_optimization:
         why = "it optimizes by hand: use foreshock.integrations.fabric, or foreshock.Guard"
     elif "DeepSpeedStrategy" in strategy:
-        why = "DeepSpeed's engine updates by itself; use foreshock.integrations.deepspeed with it"
+        why = "DeepSpeed's engine updates by itself, and has no adapter yet"
     elif "FSDPStrategy" in strategy:
         why = "FSDPStrategy is FSDP1, which flattens parameters; use ddp"
     elif not strategy & {"SingleDeviceStrategy", "DDPStrategy"} or "XLA" in str(strategy):
