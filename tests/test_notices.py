@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from foreshock.core.incident import IncidentBook
@@ -55,7 +56,8 @@ def notices(*fakes: Fake, on: tuple[str, ...] = tuple(NoticeKind)) -> tuple[Noti
     found = Notices(
         [Fakes(fakes=fakes, on=on)],
         run_dir=Path("runs/a"),
-        record=lambda attempt, step, fields: failed.append((attempt, step, fields)),
+        limits=lambda: np.empty(0),
+        record=lambda _kind, attempt, step, fields: failed.append((attempt, step, fields)),
         tell=lambda _kind, _content: None,
     )
     return found, failed
@@ -180,6 +182,7 @@ def test_a_listener_hears_everything_as_without_notices() -> None:
     told = Notices(
         (),
         run_dir=Path("r"),
+        limits=lambda: np.empty(0),
         record=lambda *_: None,
         tell=lambda kind, _content: heard.append(kind),
     )

@@ -138,7 +138,8 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
     )
     loop = ranks.all_or_none("setting up", lambda: _loop(given, ranks, resume=resumes))
     notices = ranks.all_or_none(
-        "whom to tell", lambda: _notices(given, lambda fields: journal.write(**fields), ranks)
+        "whom to tell",
+        lambda: _notices(given, lambda fields: journal.write(**fields), lambda: monitor, ranks),
     )
     undo.callback(notices.close)
     check_stream(loop.feed.stream, given.model, ranks)
@@ -252,15 +253,25 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
     )
 
 
-def _notices(given: Given, write: Callable[[dict[str, Any]], Any], ranks: Ranks) -> Notices:
-    """Whom the first rank tells; checked before a run directory is made."""
+def _notices(
+    given: Given,
+    write: Callable[[dict[str, Any]], Any],
+    monitor: Callable[[], Monitor],
+    ranks: Ranks,
+) -> Notices:
+    """Whom the first rank tells, and where it mirrors; checked before a run directory is made."""
 
-    def record(attempt: int, step: int, fields: dict[str, Any]) -> None:
-        stamp = {"kind": "notice_failed", "attempt": attempt, "step": step, "durable": False}
-        write({**stamp, **fields})
+    def record(kind: str, attempt: int, step: int, fields: dict[str, Any]) -> None:
+        write({"kind": kind, "attempt": attempt, "step": step, "durable": False, **fields})
 
     sinks = sinks_of(given.recipe.sinks, os.environ) if ranks.is_first else ()
-    return Notices(sinks, run_dir=given.run_dir, record=record, tell=given.tell)
+    return Notices(
+        sinks,
+        run_dir=given.run_dir,
+        limits=lambda: monitor().limits(),
+        record=record,
+        tell=given.tell,
+    )
 
 
 def _loop(given: Given, ranks: Ranks, *, resume: bool) -> _Loop:

@@ -48,7 +48,8 @@ class Intake:
             known = len(monitor.episode)
             plan = self._supervisor.see(attempt, row, limit)
             alarms = monitor.episode[known:]
-            self._tell("step", {"row": row, "series": self._observation.series, "alarms": alarms})
+            told = {"attempt": attempt, "row": row, "series": self._observation.series}
+            self._tell("step", {**told, "alarms": alarms, "raised": monitor.raised})
             if plan is not None:
                 incident = self._supervisor.book.incidents[-1]
                 self._tell("plan", {"plan": plan, "incident": incident})

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foreshock.core.case import BatchFinding, Case
 from foreshock.core.cause import Cause, Diagnosis, diagnose
@@ -93,6 +94,8 @@ class Monitor:
         self.timeline = Timeline(series, dtype=np.float32)
         self.episode: list[Alarm] = []
         self.consecutive_skips = 0
+        self.raised: list[Alarm] = []
+        """What the last step raised, advisory alarms included."""
         self.still_alarmed = False
         """Whether the last step raised an alarm that belongs to an episode."""
         self.last_alarm_step = 0
@@ -133,7 +136,8 @@ class Monitor:
                 del self.episode[_EPISODE_ALARMS // 4 : -_EPISODE_ALARMS // 4]
         elif self.episode and step - self.episode[-1].step >= self._quiet_steps:
             self.episode = []
-        return alarms + advisories
+        self.raised = alarms + advisories
+        return self.raised
 
     def resumed(self) -> None:
         """The run was taken up by a new process: what follows is judged with that in mind."""
@@ -191,6 +195,14 @@ class Monitor:
             if name == series and np.isfinite(threshold.limit)
         ]
         return min(limits, default=None)
+
+    def limits(self) -> NDArray[np.float64]:
+        """`limit` of every series, `[S]`; inf where no single value alarms, or none watches."""
+        found = np.full(len(self.timeline.series), np.inf)
+        for watch in self._watches:
+            told = [threshold.limit for threshold in watch.thresholds()]
+            found[watch.columns] = np.fmin(found[watch.columns], told)
+        return found
 
     def not_ready(self) -> dict[str, int]:
         """Series that are not fully watched yet, with the steps still needed for that."""

@@ -1,5 +1,5 @@
 """Tells people of decisions, from threads of their own: a service that fails or hangs costs
-the training nothing."""
+the training nothing. What mirrors the run hears of each step too."""
 
 import queue
 import threading
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from foreshock.catalog import make
 from foreshock.core.ladder import PAUSE
+from foreshock.core.mirrored import MirroredRun
 from foreshock.core.notice import (
     Place,
     advised,
@@ -23,6 +24,7 @@ from foreshock.core.notice import (
     verification_failed,
 )
 from foreshock.core.sink import Channel, Notice, NoticeKind, NotSentError, Sink
+from foreshock.mirroring import Limits, Mirroring
 
 VARIABLE: Final = "FORESHOCK_NOTIFY"
 """Environment variable with apprise URLs, separated by white space."""
@@ -54,10 +56,11 @@ class Notices:
     never with an address. No notice is waited for but at the very end, and then not for long.
 
     Args:
-        sinks: where notices go; none sends nothing.
+        sinks: where notices go, and where the run is mirrored; none sends nothing.
         run_dir: the run, as messages call it.
-        record: `(attempt, step, fields) ->` journals that a notice was not delivered. Called
-            in the thread that calls `tell`.
+        limits: thresholds to mirror; see `Mirroring`.
+        record: `(kind, attempt, step, fields) ->` journals what was not delivered. Called in
+            the thread that calls `tell`.
         tell: hears everything, as without notices.
 
     Raises:
@@ -70,7 +73,8 @@ class Notices:
         sinks: Sequence[Sink],
         *,
         run_dir: Path,
-        record: Callable[[int, int, dict[str, Any]], None],
+        limits: Limits,
+        record: Callable[[str, int, int, dict[str, Any]], None],
         tell: Tell,
     ) -> None:
         self.num_failed = 0
@@ -79,6 +83,8 @@ class Notices:
         self._record = record
         self._tell = tell
         self._lanes = [_Lane(channel, sink.on) for sink in sinks for channel in sink.channels()]
+        run = MirroredRun(name=self._place.run, run_dir=str(run_dir))
+        self._mirroring = Mirroring(sinks, run, limits=limits, record=record)
         self._attempt = self._step = 0
         self._halted = False
         self._verification: Mapping[str, Any] | None = None
@@ -86,31 +92,37 @@ class Notices:
     def tell(self, kind: str, content: Mapping[str, Any]) -> None:
         """Take in what a Guard tells; see `Guard`'s listener."""
         self._tell(kind, content)
-        if not self._lanes:
+        if not self._lanes and not self._mirroring.is_on:
             return
         if kind == "step":
-            self._step = content["row"].step
+            row = content["row"]
+            self._step = row.step
+            self._mirroring.step(content["attempt"], content["series"], row, content["raised"])
         for notice in self._notices(kind, content):
-            for lane in self._lanes:
-                lane.put(notice)
+            self._put(notice)
         self._journal_failures()
 
     def halted(self, note: str) -> None:
         """The run was handed over, by a plan or outside of one; told once."""
-        if self._lanes and not self._halted:
+        if not self._halted:
             self._halted = True
-            for lane in self._lanes:
-                lane.put(halted(self._place, self._step, note))
+            self._put(halted(self._place, self._step, note))
 
     def close(self, secs: float = CLOSE_SECS) -> None:
         """Give the last notices a while to go out; then journal what did not. No more follow."""
         for lane in self._lanes:
             lane.finish()
         until = time.monotonic() + secs
+        self._mirroring.close(secs)
         for lane in self._lanes:
             lane.wait(max(0.0, until - time.monotonic()))
         self._journal_failures()
         self._lanes = []
+
+    def _put(self, notice: Notice) -> None:
+        for lane in self._lanes:
+            lane.put(notice)
+        self._mirroring.notice(notice)
 
     def _notices(self, kind: str, content: Mapping[str, Any]) -> list[Notice]:
         place, step = self._place, self._step
@@ -156,7 +168,7 @@ class Notices:
                 notice, reason = lane.failures.popleft()
                 self.num_failed += 1
                 fields = {"channel": lane.label, "notice": notice.kind.value, "reason": reason}
-                self._record(self._attempt, self._step, fields)
+                self._record("notice_failed", self._attempt, self._step, fields)
 
 
 class _Lane:

@@ -1,6 +1,7 @@
 """What `watch` keeps: readings and alarms in a run directory, written by one rank."""
 
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ import torch.distributed
 
 from foreshock.admission import open_journal, run_identity
 from foreshock.core.detector import Alarm
+from foreshock.core.mirrored import MirroredRun
+from foreshock.core.sink import Sink
 from foreshock.durable import RealDisk
 from foreshock.journal import Journal
+from foreshock.mirroring import Limits, Mirroring
 from foreshock.observation import Row
+from foreshock.ranks.exchange import own_index
 
 _ATTEMPT = 1
 
@@ -66,7 +71,33 @@ class WatchRecord:
         """Keep a sentence on what is certainly wrong."""
         self._journal.write("finding", attempt=_ATTEMPT, step=step, what=finding)
 
+    def mirror(self, kind: str, attempt: int, step: int, fields: dict[str, Any]) -> None:
+        """Keep what became of a mirror."""
+        self._journal.write(kind, attempt=attempt, step=step, durable=False, **fields)
+
     def close(self, last_step: int) -> None:
         """Record the end, make all durable, and free the directory."""
         self._journal.write("run_finished", attempt=_ATTEMPT, step=last_step, digest="")
         self._journal.close()
+
+
+def mirrors_of(
+    sinks: Sequence[Sink], run_dir: str | Path | None, limits: Limits, record: WatchRecord | None
+) -> Mirroring:
+    """Where the first rank mirrors the loop. What goes wrong is journalled, or warned of where
+    there is no run directory.
+
+    Raises:
+        ConfigError: a sink cannot be used.
+        MissingExtra: its package is not installed.
+    """
+
+    def warn(kind: str, attempt: int, step: int, fields: dict[str, Any]) -> None:
+        warnings.warn(f"step {step}: {kind}: {fields}", stacklevel=2)
+
+    return Mirroring(
+        sinks if own_index(None) == 0 else (),
+        MirroredRun(name=Path(run_dir or "watch").name, run_dir=str(run_dir or "")),
+        limits=limits,
+        record=warn if record is None else record.mirror,
+    )

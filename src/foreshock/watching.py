@@ -14,6 +14,8 @@ from foreshock.core.meter import Meter
 from foreshock.core.names import LOSS
 from foreshock.core.reading import Reading
 from foreshock.core.signal import Attached, Level, Moment, Signal
+from foreshock.core.sink import Sink
+from foreshock.mirroring import Mirroring
 from foreshock.norms import Sizes
 from foreshock.observation import Observation
 from foreshock.ranks.canary import Canary
@@ -21,7 +23,7 @@ from foreshock.ranks.exchange import num_ranks
 from foreshock.recipes import Recipe, watching
 from foreshock.told import Told
 from foreshock.update import Update, clip_factor, trained_parameters
-from foreshock.watch_record import WatchRecord
+from foreshock.watch_record import WatchRecord, mirrors_of
 
 NORMS, DETECTORS, STORAGE, PACKING = "norms", "detectors", "storage", "packing"
 """Names of what is not done by a signal, in a meter: the pass that clipping needs anyway, the
@@ -69,6 +71,7 @@ class Watch:
         run_dir: where readings and alarms are kept; new or empty. Rank 0 writes.
         last_step: optimizer steps made before, where training goes on from a checkpoint.
         meter: adds up what watching costs, by signal, and as NORMS, DETECTORS and STORAGE.
+        sinks: where readings, thresholds and alarms are mirrored, besides the recipe's sinks.
         on_alarm: called with each alarm.
         on_finding: called with each sentence on what is certainly wrong (see `findings`).
 
@@ -104,6 +107,7 @@ class Watch:
         run_dir: str | Path | None = None,
         last_step: int = 0,
         meter: Meter | None = None,
+        sinks: Sequence[Sink] = (),
         on_alarm: Callable[[Alarm], None] | None = None,
         on_finding: Callable[[str], None] | None = None,
     ) -> None:
@@ -135,6 +139,7 @@ class Watch:
             signals, site, recipe.lag_steps, join=join if ranks > 1 else None, num_ranks=ranks
         )
         self._record: WatchRecord | None = None
+        self._mirroring: Mirroring | None = None
         failure: Exception | None = None
         try:
             observation = self._observation
@@ -145,6 +150,8 @@ class Watch:
                 self._record = WatchRecord.begin(
                     Path(run_dir), model, optimizer, observation.series, lag_steps=recipe.lag_steps
                 )
+            sinks = (*recipe.sinks, *sinks)
+            self._mirroring = mirrors_of(sinks, run_dir, self.monitor.limits, self._record)
         except Exception as error:
             failure = error
         try:
@@ -272,6 +279,8 @@ class Watch:
             for hook in self._hooks:
                 hook.remove()
             self._observation.detach()
+            if self._mirroring is not None:
+                self._mirroring.close()
             if self._record is not None:
                 self._record.close(self._step)
 
@@ -361,6 +370,8 @@ class Watch:
             found = self.monitor.observe(1, row.step, row.committed, row.values)
             if self._record is not None:
                 self._record.take(row, found)
+            if self._mirroring is not None:
+                self._mirroring.step(1, self._observation.series, row, found)
             for said in row.findings:
                 self._tell(f"step {row.step}: {said}")
             for alarm in found:

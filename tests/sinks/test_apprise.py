@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from foreshock.catalog import make, members
 from foreshock.core.errors import ConfigError, MissingExtra
-from foreshock.core.sink import Notice, NoticeKind, NotSentError, Sink
+from foreshock.core.sink import Notice, NoticeKind, NotSentError
 from foreshock.recipes import standard
 from foreshock.sinks.apprise import Apprise
 from tests.sinks.receiving import SECRET, serving
@@ -105,14 +104,3 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(MissingExtra, match="foreshock\\[notify\\]"):
         Apprise(urls=("json://127.0.0.1",)).channels()
-
-
-@pytest.mark.parametrize("name", members("sinks"))
-def test_the_contract_of_a_sink(name: str) -> None:
-    kind = members("sinks")[name]
-    assert issubclass(kind, Sink)
-    sink = make("sinks", name, urls=("json://127.0.0.1",))
-    assert set(sink.on) <= set(NoticeKind)
-    assert (kind.__doc__ or "").strip()
-    for channel in sink.channels():
-        assert channel.label

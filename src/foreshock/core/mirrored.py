@@ -118,7 +118,7 @@ Mirrored = MirroredStep | MirroredNotice
 def encodable(text: str) -> str:
     """A text without what UTF-8 cannot encode.
 
-    >>> encodable("a\ud800b")
+    >>> encodable("a" + chr(0xD800) + "b")
     'a?b'
     """
     return text.encode("utf-8", "replace").decode()

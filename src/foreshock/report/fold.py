@@ -237,6 +237,9 @@ class Fold:
             case "notice_failed":
                 failed = (str(record["channel"]), str(record["reason"]))
                 self.notices_failed[failed] = self.notices_failed.get(failed, 0) + 1
+            case "mirror_failed":
+                failed = (str(record["mirror"]), str(record["reason"]))
+                self.notices_failed[failed] = self.notices_failed.get(failed, 0) + 1
             case "paused":
                 pause = self.pauses[str(record["key"])] = pause_of(record)
                 if self.trails:

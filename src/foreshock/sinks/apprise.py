@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from foreshock.core.errors import ConfigError, MissingExtra
-from foreshock.core.nearest import did_you_mean
 from foreshock.core.settings import secret
-from foreshock.core.sink import Channel, Notice, NoticeKind, NotSentError, Sink
+from foreshock.core.sink import Channel, Notice, NoticeKind, NotSentError, Sink, check_kinds
 
 _LOGGERS: Final = (
     "apprise",
@@ -48,11 +47,7 @@ class Apprise(Sink):
     def __post_init__(self) -> None:
         if not self.urls:
             raise ConfigError("sinks.apprise has no urls; name at least one service to tell")
-        known = [str(kind) for kind in NoticeKind]
-        for kind in self.on:
-            if kind not in known:
-                near = did_you_mean(kind, known) or "; there are " + ", ".join(known)
-                raise ConfigError(f"sinks.apprise.on has no kind {kind!r:.80}{near}")
+        check_kinds(self.name, self.on)
 
     def channels(self) -> Sequence[Channel]:
         try:
