@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -138,16 +139,20 @@ def test_each_refusal_names_its_budget() -> None:
 def spent(plans: list[Plan]) -> dict[str, float]:
     """What plans spend, by a slow count of our own."""
     aside: set[int] = set()
-    factor, retrained, back = 1.0, 0, 0
+    rate = np.ones(5000)  # of each step; one that is taken back over a ramp counts in full
+    retrained, back = 0, 0
     for plan in plans:
         for call in plan.actions:
             if call.name == "quarantine":
                 aside |= set(range(call.arguments["start"], call.arguments["stop"]))
             if call.name == "scale_lr":
-                factor *= call.arguments["factor"]
+                first, hold = call.arguments["first_step"], call.arguments["hold_steps"]
+                rate[first : first + hold + call.arguments["ramp_steps"]] *= call.arguments[
+                    "factor"
+                ]
         if plan.target_step is not None:
             retrained, back = retrained + NOW.step - plan.target_step, back + 1
-    return {"aside": len(aside), "factor": factor, "retrained": retrained, "back": back}
+    return {"aside": len(aside), "factor": rate.min(), "retrained": retrained, "back": back}
 
 
 @settings(max_examples=60)

@@ -21,6 +21,8 @@ class Late(Probe):
     cured: int = 2
 
     def measure(self, model):
+        if not self.guard:  # asked by a resume that goes back while its Guard is being built
+            return [0.0] * 4
         book = self.guard[0].book
         believed = bool(book.incidents) and book.incidents[-1].outcome is Outcome.RECOVERED
         backs = sum(len(one.rollbacks) for one in book.incidents)
