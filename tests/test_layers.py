@@ -79,6 +79,7 @@ L2_IN_ORDER = [
     "course",
     "guard",
     "own_loop",
+    "stand_in",
     "told",
     "watch_record",
     "watching",

@@ -29,6 +29,7 @@ from foreshock.lab.programs import POISON_SOURCE, text_program
 from foreshock.minimal import minimize
 from foreshock.recipes import Recipe
 from foreshock.replaying import Replay
+from tests.data.lineage import lineage
 from tests.guard.programs import Sentences, TinyModel, loss_of
 
 STEPS = 100
@@ -214,17 +215,7 @@ def trained_in(run: Path) -> Counter[tuple[str, int]]:
     """How often each sample trained, in what the run is made of now."""
     view = Journal.read(RealDisk(), run)
     order = tiny(SETTINGS).stream.order
-    lineage: dict[int, list[int]] = {}
-    for attempt in view.attempts():
-        start = next(
-            one["step"]
-            for one in view.records
-            if one["kind"] == "attempt_started" and one["attempt"] == attempt
-        )
-        lineage = {step: places for step, places in lineage.items() if step <= start}
-        with suppress(FileNotFoundError):
-            lineage.update(view.provenance(attempt))
-    places = [place for one in lineage.values() for place in one]
+    places = [place for one in lineage(view).values() for place in one]
     return Counter(order.locate(place)[1:] for place in places)
 
 

@@ -19,13 +19,14 @@ from benchmarks.recovery.fingerprint import fingerprint
 from benchmarks.recovery.kill import rng_of
 from benchmarks.recovery.training import laid_out, model_of
 from foreshock.core.errors import SnapshotError
-from foreshock.core.snapshot import Health, SnapshotRef
+from foreshock.core.snapshot import Health
 from foreshock.durable import RealDisk
 from foreshock.recipes import Cadence
 from foreshock.run_state import RunState
 from foreshock.snapshots.parts import GlobalRandomPart, ModulePart, OptimizerPart, Part
 from foreshock.snapshots.sharded_store import ShardedStore
 from tests.ranks.processes import on_ranks
+from tests.snapshots.sharded_program import ref_of
 
 NUM_SNAPSHOTS = 3
 WORLD = 2
@@ -165,19 +166,6 @@ def restore_sharded(folder: Path, newest: str) -> tuple[str, str]:
     tree = _tree(model, optimizer, 0)
     own = ShardedStore(RealDisk(), folder).read_into(newest, tree)
     return newest, fingerprint([tree, own])
-
-
-def ref_of(step: int) -> SnapshotRef:
-    """The label of a sharded snapshot."""
-    return SnapshotRef(
-        id=f"{step:08d}-a00001",
-        attempt=1,
-        step=step,
-        position=8 * step,
-        durable=True,
-        digest="",
-        health=Health(),
-    )
 
 
 def _tree(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Checkpoints:
         self._safe_secs = self._captured_secs
         size = written.result or 0
         self._record("snapshot", snapshot=writing.ref.to_json(), size_bytes=size)
-        self._drop(self._shelf.surplus(self._alive, needed=still_needed(self._journal.records)))
+        self._drop_surplus()
 
     def taken_up(self, ref: SnapshotRef) -> None:
         """A process has begun at this snapshot: finish what the one before had decided."""
@@ -157,7 +157,7 @@ class Checkpoints:
         self._remove(lambda: self._shelf.drop(self._shelf.dropped))
         refs, _ = self._shelf.refs()
         if refs and refs[-1].id == ref.id:
-            self._drop(self._shelf.surplus(self._alive, needed=still_needed(self._journal.records)))
+            self._drop_surplus()
 
     def close(self) -> None:
         """Wait for the snapshot that is being written, and record it.
@@ -182,13 +182,7 @@ class Checkpoints:
             return
         free, needed, total = found
         if free < needed:
-            self._drop(
-                self._shelf.surplus(
-                    self._alive,
-                    max(0, total + free - needed),
-                    needed=still_needed(self._journal.records),
-                )
-            )
+            self._drop_surplus(room_bytes=max(0, total + free - needed))
             free = (self._state.room() or found)[0]
         low = free < _AHEAD * needed
         if low and not self._low:
@@ -203,9 +197,10 @@ class Checkpoints:
             text = f"{free} bytes are free, {needed} are needed, and no older one may be dropped"
             raise OSError(errno.ENOSPC, text)
 
-    def _drop(self, surplus: Sequence[tuple[str, str]]) -> None:
+    def _drop_surplus(self, room_bytes: int | None = None) -> None:
         """Journal what is to go, then remove it: after a crash between it counts as gone."""
-        if surplus:
+        needed = still_needed(self._journal.records)
+        if surplus := self._shelf.surplus(self._alive, room_bytes, needed=needed):
             told = [{"snapshot": name, "why": why} for name, why in surplus]
             self._record("snapshots_dropped", dropped=told)
             self._remove(lambda: self._shelf.drop([name for name, _ in surplus]))

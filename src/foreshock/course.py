@@ -45,6 +45,12 @@ class Course:
         """Every incident of the run."""
         return self._pieces.supervisor.book
 
+    @property
+    def num_quarantined(self) -> int:
+        """Distinct samples set aside."""
+        stream = self._pieces.feed.stream
+        return stream.ledger.num_samples if stream is not None else 0
+
     def resume(self, from_snapshot: str | None) -> None:
         """Take up the run as it is on disk."""
         self._pieces.recovery.resume(from_snapshot)
@@ -98,7 +104,7 @@ class Course:
                 self.absorb(drain=True)
                 waiting = self.book.unfinished_plan is not None
                 if not waiting and not self._pieces.recovery.verify_if_settled():
-                    self._pieces.recovery.end_of_data(end, self._num_quarantined())
+                    self._pieces.recovery.end_of_data(end, self.num_quarantined)
                     self._end()
                 self.between_steps()
 
@@ -134,10 +140,6 @@ class Course:
         self._pieces.journal.write(
             "step_incomplete", attempt=self.attempt, step=self.step, positions=positions
         )
-
-    def _num_quarantined(self) -> int:
-        stream = self._pieces.feed.stream
-        return stream.ledger.num_samples if stream is not None else 0
 
     def _end(self) -> NoReturn:
         if not self._ended:

@@ -37,12 +37,12 @@ def give_back(
         StreamError: the incident has gone on since, or the finding is not of this run.
     """
     disk = disk if disk is not None else RealDisk()
-    finding = Minimized(request=secrets.token_hex(8), found=found)
     try:
         disk.lock(run_dir / "lock").close()
     except RunDirError:
-        Requests(disk, run_dir).leave(finding)
+        leave(run_dir, found, disk=disk)
         return False
+    finding = Minimized(request=secrets.token_hex(8), found=found)
     step, position = _end(Journal.read(disk, run_dir))
     with Journal.open(disk, run_dir, None, clock) as journal:
         vet(journal.records, run_dir)

@@ -343,7 +343,7 @@ class Guard:
     @property
     def num_quarantined(self) -> int:
         """Distinct samples set aside."""
-        return self._feed.stream.ledger.num_samples if self._feed.stream is not None else 0
+        return self._course.num_quarantined
 
     def digest(self) -> str:
         """Digest of weights, optimizer, schedule, scaler, RNG, stream and tracked state.

@@ -4,7 +4,7 @@ import errno
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -71,10 +71,8 @@ class Inventory:
         return [one for one in self._stored if one.ref.id not in gone], objections
 
 
-class FirstRankStore:
-    """Durable snapshots of replicas: the first rank writes, all read, and all know the same.
-
-    See `stores.Store`; a sharded snapshot is read whole by every rank.
+class _SharedStore:
+    """What all stores of several ranks have alike: the first rank's folder is the truth.
 
     Args:
         store: the snapshots as this rank sees them.
@@ -89,12 +87,38 @@ class FirstRankStore:
         self._inventory = Inventory(store, ranks)
 
     def begin(self, ref: SnapshotRef) -> None:
-        """See that every rank holds the same state.
+        """See that every rank is about to write the same state.
 
         Raises:
-            RankError: they do not; nothing is written.
+            RankError: they are not; nothing is written.
         """
         self._ranks.agree(f"snapshot {ref.id}", {"the state": ref.digest})
+
+    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]:
+        """See `Inventory.stored`."""
+        return self._inventory.stored(but)
+
+    def remove_all(self, snapshot_ids: Sequence[str]) -> None:
+        """Remove several snapshots; one that is gone already is fine.
+
+        Raises:
+            OSError: the first rank's disk failed, on that rank.
+        """
+        self._inventory.remove(snapshot_ids)
+        if self._ranks.is_first:
+            self._store.remove_all(snapshot_ids)
+
+    def free_bytes(self) -> int:
+        """Bytes that the first rank's disk has room for."""
+        return self._ranks.from_first("free bytes", self._store.free_bytes)
+
+
+@final
+class FirstRankStore(_SharedStore):
+    """Durable snapshots of replicas: the first rank writes, all read, and all know the same.
+
+    See `stores.Store`; a sharded snapshot is read whole by every rank.
+    """
 
     def save(self, held: Held) -> int:
         """Make a snapshot durable, on the first rank; return its size.
@@ -114,10 +138,6 @@ class FirstRankStore:
         if found.error is None:
             self._inventory.add(ref, found.result or 0)
         return found
-
-    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]:
-        """See `Inventory.stored`."""
-        return self._inventory.stored(but)
 
     def load(self, snapshot_id: str, like: Like, own: frozenset[str]) -> Loaded:
         """Read a snapshot on every rank, verifying every byte.
@@ -139,26 +159,13 @@ class FirstRankStore:
         assert loaded is not None
         return loaded
 
-    def remove_all(self, snapshot_ids: Sequence[str]) -> None:
-        """Remove several snapshots; one that is gone already is fine.
-
-        Raises:
-            OSError: the first rank's disk failed, on that rank.
-        """
-        self._inventory.remove(snapshot_ids)
-        if self._ranks.is_first:
-            self._store.remove_all(snapshot_ids)
-
     def total_bytes(self, held_bytes: int, share_bytes: int) -> int:
         """The first rank writes all of it."""
         return held_bytes
 
-    def free_bytes(self) -> int:
-        """Bytes that the first rank's disk has room for."""
-        return self._ranks.from_first("free bytes", self._store.free_bytes)
 
-
-class EveryRankStore:
+@final
+class EveryRankStore(_SharedStore):
     """Durable snapshots of shards: every rank writes what it holds, and reads what it will hold.
 
     See `stores.Store` and `ShardedStore`. One that a run of replicas has written is read too:
@@ -170,14 +177,10 @@ class EveryRankStore:
         ranks: all of them.
     """
 
-    shared = True
-
     def __init__(self, disk: Disk, folder: Path, ranks: Ranks) -> None:
+        super().__init__(DiskStore(disk, folder), ranks)
         self._disk = disk
         self._folder = folder
-        self._ranks = ranks
-        self._alone = DiskStore(disk, folder)
-        self._inventory = Inventory(self._alone, ranks)
         # A thread writes while the ranks may read: the collectives must not meet.
         self._writing = ShardedStore(disk, folder, ranks.new_group())
         self._reading = ShardedStore(disk, folder, ranks.new_group())
@@ -194,14 +197,6 @@ class EveryRankStore:
         except SnapshotError as error:
             raise self._of_ranks("the digest of the state", error) from error
 
-    def begin(self, ref: SnapshotRef) -> None:
-        """See that every rank is about to write the same state.
-
-        Raises:
-            RankError: they are not; nothing is written.
-        """
-        self._ranks.agree(f"snapshot {ref.id}", {"the state": ref.digest})
-
     def save(self, held: Held) -> int:
         """Write what this rank holds, together with the others; the size of all.
 
@@ -217,7 +212,7 @@ class EveryRankStore:
             "labels": list(held.labels),
         }
         self._label = self._writing.write(held.ref, tree, own)
-        return self._alone.one(held.ref.id).size_bytes if self._ranks.is_first else 0
+        return self._store.one(held.ref.id).size_bytes if self._ranks.is_first else 0
 
     def ended(self, ref: SnapshotRef, written: Written | None) -> Written | None:
         """What came of a write, once it has ended on every rank.
@@ -241,10 +236,6 @@ class EveryRankStore:
         self._inventory.add(self._label or ref, rows[0]["size"])
         return heard_of(ref.id, rows[0])
 
-    def stored(self, but: Iterable[str] = ()) -> tuple[list[Stored], list[Objection]]:
-        """See `Inventory.stored`."""
-        return self._inventory.stored(but)
-
     def load(self, snapshot_id: str, like: Like, own: frozenset[str]) -> Loaded:
         """Read what this rank is to hold, every byte that is used verified.
 
@@ -254,7 +245,7 @@ class EveryRankStore:
             RankError: a rank is gone.
         """
         looking = f"looking at {snapshot_id}"
-        if not self._on_all(looking, lambda: self._alone.is_sharded(snapshot_id)):
+        if not self._on_all(looking, lambda: self._store.is_sharded(snapshot_id)):
             reading = f"reading {snapshot_id}"
             return self._on_all(reading, lambda: self._part_of_whole(snapshot_id, like, own))
 
@@ -285,28 +276,14 @@ class EveryRankStore:
         anew = () if found is not None else tuple(name for name in state if name in own)
         return Loaded(tree, state, anew, manifest.world_size, ())
 
-    def remove_all(self, snapshot_ids: Sequence[str]) -> None:
-        """Remove several snapshots; one that is gone already is fine.
-
-        Raises:
-            OSError: the first rank's disk failed, on that rank.
-        """
-        self._inventory.remove(snapshot_ids)
-        if self._ranks.is_first:
-            self._alone.remove_all(snapshot_ids)
-
     def total_bytes(self, held_bytes: int, share_bytes: int) -> int:
         """The shares of all ranks."""
         rows = self._ranks.exchange("size of the state", str(share_bytes).encode())
         return sum(int(row) for row in rows)
 
-    def free_bytes(self) -> int:
-        """Bytes that the first rank's disk has room for."""
-        return self._ranks.from_first("free bytes", self._alone.free_bytes)
-
     def _part_of_whole(self, snapshot_id: str, like: Like, own: frozenset[str]) -> Loaded:
         """This rank's part of what a run of replicas has written."""
-        whole = self._alone.load(snapshot_id).tree
+        whole = self._store.load(snapshot_id).tree
         states = {name: _states(whole["training"].pop(name)) for name in sorted(own)}
         state = sharded_state({"training": whole["training"]})
         tensors = {

@@ -28,6 +28,7 @@ from foreshock.guard import Guard
 from foreshock.journal import Journal
 from foreshock.minimal import minimize
 from foreshock.recipes import Cadence, Recipe, standard
+from tests.data.lineage import lineage
 from tests.data.whole_order import admitted
 from tests.guard.programs import Sentences, TinyModel, loss_of
 
@@ -100,25 +101,14 @@ def ask(run_dir: Path, number: int, **fields: Any) -> None:
     Requests(RealDisk(), run_dir).leave(Request(request=f"{number:016x}", **fields))
 
 
-def lineage(run_dir: Path) -> list[list[int]]:
+def steps_of(run_dir: Path) -> list[list[int]]:
     """The positions of each step that the run is made of now."""
-    view = Journal.read(RealDisk(), run_dir)
-    found: dict[int, list[int]] = {}
-    for attempt in view.attempts():
-        start = next(
-            one["step"]
-            for one in view.records
-            if one["kind"] == "attempt_started" and one["attempt"] == attempt
-        )
-        found = {step: places for step, places in found.items() if step <= start}
-        with suppress(FileNotFoundError):
-            found.update(view.provenance(attempt))
-    return [found[step] for step in sorted(found)]
+    return list(lineage(Journal.read(RealDisk(), run_dir)).values())
 
 
 def keys_of(run_dir: Path) -> Iterator[tuple[str, int]]:
     order = one_lethal(Settings()).stream.order
-    return (order.locate(place)[1:] for step in lineage(run_dir) for place in step)
+    return (order.locate(place)[1:] for step in steps_of(run_dir) for place in step)
 
 
 def checked(run_dir: Path) -> None:
@@ -127,7 +117,7 @@ def checked(run_dir: Path) -> None:
     base = [tuple(order.locate(place)) for place in range(order.total)]
     expected = admitted(base, Journal.read(RealDisk(), run_dir).records)  # type: ignore[arg-type]
     at = 0
-    for step in lineage(run_dir):
+    for step in steps_of(run_dir):
         assert step == sorted(expected[at : at + len(step)])
         at += len(step)
 
@@ -262,5 +252,5 @@ def test_a_finding_is_the_journal_s_own(run: Path, broken: tuple[Path, Minimal])
 def visits(run_dir: Path) -> Counter[tuple[str, int]]:
     """How often the order has each sample up to where the run is."""
     order = one_lethal(Settings()).stream.order
-    last = max(place for step in lineage(run_dir) for place in step)
+    last = max(place for step in steps_of(run_dir) for place in step)
     return Counter(order.locate(place)[1:] for place in range(last + 1))

@@ -15,7 +15,7 @@ from foreshock.data.stream import Stream
 from foreshock.durable import RealDisk
 from foreshock.journal import Journal
 from tests.data.recovered import finding
-from tests.data.test_guarded import lineage
+from tests.data.test_guarded import steps_of
 from tests.data.whole_order import admitted
 from tests.guard.ranked import Ended, stages, train
 from tests.ranks.outcomes import outcomes
@@ -70,10 +70,10 @@ def test_four_ranks_break_and_two_or_one_give_back(tmp_path: Path) -> None:
         base = [tuple(order.locate(place)) for place in range(order.total)]
         expected = admitted(base, Journal.read(RealDisk(), copy).records)  # type: ignore[arg-type]
         at = 0
-        for step in lineage(copy):
+        for step in steps_of(copy):
             assert step == sorted(expected[at : at + len(step)])
             at += len(step)
-        times = Counter(order.locate(place)[1:] for step in lineage(copy) for place in step)
+        times = Counter(order.locate(place)[1:] for step in steps_of(copy) for place in step)
         assert set(times.values()) == {1}
         given = {key for keys in found.given_back.values() for key in keys}
         assert given <= times.keys()

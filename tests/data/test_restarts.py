@@ -11,7 +11,8 @@ import pytest
 from foreshock.data.account import Account
 from foreshock.data.requests import Request, Requests
 from foreshock.durable import RealDisk
-from foreshock.journal import Journal, RunView
+from foreshock.journal import Journal
+from tests.data.lineage import lineage
 from tests.data.mini_run import BAD, stream_of
 from tests.data.whole_order import admitted
 
@@ -40,23 +41,6 @@ def run(run_dir, batch_size, world_size, num_positions, kill_at=0):
 def ask(run_dir, number, **fields):
     request = Request(request=f"{number:016x}", **fields)
     Requests(RealDisk(), run_dir).leave(request)
-
-
-def lineage(view: RunView) -> dict[int, list[int]]:
-    """Step to positions, without what was undone."""
-    found: dict[int, list[int]] = {}
-    for attempt in view.attempts():
-        start = next(
-            one["step"]
-            for one in view.records
-            if one["kind"] == "attempt_started" and one["attempt"] == attempt
-        )
-        found = {step: positions for step, positions in found.items() if step <= start}
-        try:
-            found.update(view.provenance(attempt))
-        except FileNotFoundError:
-            continue
-    return dict(sorted(found.items()))
 
 
 def checked(run_dir: Path) -> list[list[int]]:

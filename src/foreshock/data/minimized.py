@@ -5,7 +5,7 @@ none, is a request like those of a person, and as little trusted: every field is
 held against what the journal says that the incident set aside.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -51,9 +51,7 @@ class Minimized:
             StreamError: the data is anything else.
         """
         try:
-            fields = decode_line(data)
-            if set(fields) != {"request", "command", "found"} or fields["command"] != MINIMIZED:
-                raise ValueError(f"its fields are {sorted(fields)!r:.200}")
+            fields = fields_in(data, {"found"}, MINIMIZED)
             found = Minimal.from_json(fields["found"])
             return cls(request=from_json_text(fields["request"]), found=found)
         except _DAMAGE as error:
@@ -130,10 +128,7 @@ class Dropped:
             StreamError: the data is anything else.
         """
         try:
-            fields = decode_line(data)
-            named = {"request", "command", "incident", "num_plans", "reason"}
-            if set(fields) != named or fields["command"] != DROPPED:
-                raise ValueError(f"its fields are {sorted(fields)!r:.200}")
+            fields = fields_in(data, {"incident", "num_plans", "reason"}, DROPPED)
             return cls(
                 request=from_json_text(fields["request"]),
                 incident=from_json_whole(fields["incident"]),
@@ -163,6 +158,25 @@ class Dropped:
         del ledger, order, position
         _incident(self.incident, journal)
         return [(DROPPED, vars(self).copy())]
+
+
+def fields_in(data: bytes, names: Collection[str], command: str | None = None) -> dict[str, Any]:
+    """The fields of a request: its id, its command and these, and no others.
+
+    Args:
+        data: one line of JSON with its checksum.
+        names: of the other fields.
+        command: that it must have; None is any.
+
+    Raises:
+        JournalError: the line is damaged.
+        ValueError: its fields or its command are others.
+    """
+    fields = decode_line(data)
+    named = {"request", "command", *names}
+    if set(fields) != named or (command is not None and fields["command"] != command):
+        raise ValueError(f"its fields are {sorted(fields)!r:.200}")
+    return fields
 
 
 def fields_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from foreshock.core.reading import from_json_text, from_json_whole
 from foreshock.core.records import decode_line, encode_line
 from foreshock.data.entry import Key, keys_from_json
 from foreshock.data.ledger import Ledger
-from foreshock.data.minimized import DROPPED, MINIMIZED, Dropped, Minimized, entries_of
+from foreshock.data.minimized import DROPPED, MINIMIZED, Dropped, Minimized, entries_of, fields_in
 from foreshock.data.positions import PositionOrder
 from foreshock.data.reflow import MAX_WATCH_STEPS
 from foreshock.data.returns import Told, reflowed, released, signed
@@ -44,9 +44,7 @@ RELEASE: Final = "release"
 REFLOW: Final = "reflow"
 _ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _INCIDENT: Final = re.compile(r"incident/(\d{1,9})", re.ASCII)
-_FIELDS: Final = frozenset(
-    {"request", "command", "entry_id", "ids", "every_samples", "watch_steps"}
-)
+_FIELDS: Final = frozenset({"entry_id", "ids", "every_samples", "watch_steps"})
 _DAMAGE: Final = (JournalError, StreamError, KeyError, TypeError, ValueError)
 
 
@@ -108,9 +106,7 @@ class Request:
             StreamError: the data is anything else.
         """
         try:
-            fields = decode_line(data)
-            if set(fields) != _FIELDS:
-                raise ValueError(f"its fields are {sorted(fields)!r:.200}")
+            fields = fields_in(data, _FIELDS)
             entry_id = fields["entry_id"]
             return cls(
                 request=from_json_text(fields["request"]),

@@ -14,7 +14,6 @@ ends of epochs, and are read in the training's own process; the schedule advance
 skipped step, under fp16 as well, where the Trainer holds it.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -31,8 +30,7 @@ from foreshock.core.probe import Probe
 from foreshock.data.stream import Stage, Stream
 from foreshock.guard import Guard
 from foreshock.recipes import Recipe
-
-_LOG = logging.getLogger("foreshock")
+from foreshock.stand_in import drawn, stand_in
 
 
 class ForeshockCallback(TrainerCallback):
@@ -138,9 +136,9 @@ class ForeshockCallback(TrainerCallback):
         self._undo.callback(self.guard.close)
         self._ahead = []
         self._norm = self._norm.to(args.device)
-        self._replace(accelerator, "backward", self._then_told(accelerator.backward))
-        self._replace(accelerator, "clip_grad_norm_", lambda *_, **__: self._norm)
-        self._replace(trainer.optimizer, "step", self._in_place_of_step())
+        stand_in(self._undo, accelerator, "backward", self._then_told(accelerator.backward))
+        stand_in(self._undo, accelerator, "clip_grad_norm_", lambda *_, **__: self._norm)
+        stand_in(self._undo, trainer.optimizer, "step", self._in_place_of_step())
         self._follow()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -162,23 +160,17 @@ class ForeshockCallback(TrainerCallback):
         if not self._rewind:
             loader = own()
             self._feed = _endless(loader)
-            return _Batches(self.batches, loader)
+            return _Batches(self._take, loader)
         if self._feed is None:
             self._feed = _stream(trainer, self._to_text)
         args = trainer.args
         if args.max_steps < 0:
             per_step = self._feed.batch_size * args.gradient_accumulation_steps
             args.max_steps = math.ceil(args.num_train_epochs * self._num_rows / per_step)
-        return _Batches(self.batches)
+        return _Batches(self._take)
 
-    def batches(self) -> Iterator[Any]:
-        """What comes next, to the end of the run."""
-        while True:
-            try:
-                batch = self._ahead.pop() if self._ahead else self._next()
-            except StopIteration:
-                return
-            yield batch
+    def _take(self) -> Any:
+        return self._ahead.pop() if self._ahead else self._next()
 
     def _next(self) -> Any:
         assert self.guard is not None
@@ -239,28 +231,16 @@ class ForeshockCallback(TrainerCallback):
             control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
             control.should_save |= args.save_strategy == SaveStrategy.EPOCH
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        there = vars(owner).get(name)
-
-        def put_back() -> None:
-            if there is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, there)
-
-        setattr(owner, name, value)
-        self._undo.callback(put_back)
-
 
 class _Batches:
     """What the Trainer iterates over, epoch after epoch."""
 
-    def __init__(self, batches: Callable[[], Iterator[Any]], loader: Any = None) -> None:
-        self._batches = batches
+    def __init__(self, take: Callable[[], Any], loader: Any = None) -> None:
+        self._take = take
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches()
+        return drawn(self._take)
 
     def __len__(self) -> int:
         if self._loader is None:

@@ -32,6 +32,7 @@ from foreshock.core.probe import Probe
 from foreshock.data.stream import Stage, Stream
 from foreshock.guard import Guard
 from foreshock.recipes import Recipe
+from foreshock.stand_in import drawn, stand_in
 
 _CHANGING = {
     "GradientAccumulationScheduler": "it changes the number of micro-steps under way",
@@ -100,7 +101,7 @@ class ForeshockCallback(Callback):
         if self._rewind:
             source = trainer.fit_loop._data_source
             own = source.dataloader
-            self._replace(source, "dataloader", lambda: self._loader(trainer, own()))
+            stand_in(self._undo, source, "dataloader", lambda: self._loader(trainer, own()))
         else:
             self._stream = _handed_on(self._given)
 
@@ -136,9 +137,11 @@ class ForeshockCallback(Callback):
             self._place.leave_checkpoint()
             guard.track("lightning", self._place)
         backward = partial(self._backward, guard, trainer.strategy.backward)
-        self._replace(trainer.strategy, "backward", backward)
-        self._replace(trainer.strategy, "optimizer_step", partial(self._step, guard, trainer))
-        self._replace(trainer.precision_plugin, "clip_gradients", lambda *_, **__: None)
+        stand_in(self._undo, trainer.strategy, "backward", backward)
+        stand_in(
+            self._undo, trainer.strategy, "optimizer_step", partial(self._step, guard, trainer)
+        )
+        stand_in(self._undo, trainer.precision_plugin, "clip_gradients", lambda *_, **__: None)
         self._look_ahead()
         self._place.is_training = True
 
@@ -216,18 +219,6 @@ class ForeshockCallback(Callback):
         self._micro_step = 0
         optimizer._opt_called = True  # if the first update was skipped: torch would warn
         return result
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        there = vars(owner).get(name)
-
-        def put_back() -> None:
-            if there is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, there)
-
-        setattr(owner, name, value)
-        self._undo.callback(put_back)
 
 
 class _Place:
@@ -308,12 +299,7 @@ class _Batches:
         self._length = rounded(len(loader.dataset) / batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            try:
-                batch = self._take()
-            except StopIteration:
-                return
-            yield batch
+        return drawn(self._take)
 
     def __len__(self) -> int:
         return self._length

@@ -1,14 +1,12 @@
 """Tell people through apprise: mail, chat, SMS, pagers, over a hundred services by URL."""
 
 import importlib
-import logging
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from foreshock.core.errors import ConfigError, MissingExtra
+from foreshock.core.hushed import hushed
 from foreshock.core.settings import secret
 from foreshock.core.sink import Channel, Notice, NoticeKind, NotSentError, Sink, check_kinds
 
@@ -58,7 +56,7 @@ class Apprise(Sink):
             ) from error
         found: list[_Service] = []
         for number, url in enumerate(self.urls, 1):
-            with _silent():
+            with hushed(_LOGGERS):
                 service = _service(apprise, url)
             if service is None:
                 raise ConfigError(
@@ -86,7 +84,7 @@ class _Service:
             kind = self._kinds.FAILURE
         elif notice.kind is not NoticeKind.PLAN:
             kind = self._kinds.WARNING
-        with _silent():
+        with hushed(_LOGGERS):
             sent = self._service.notify(title=notice.title, body=notice.body, notify_type=kind)
         if not sent:
             raise NotSentError("the service refused it, or did not answer")
@@ -99,21 +97,3 @@ def _service(apprise: Any, url: str) -> Any:
         return apprise.Apprise.instantiate(url)
     except Exception:
         return None
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what is logged in this thread to itself: it may hold parts of an address."""
-    mine = threading.get_ident()
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-
-    def keep(record: logging.LogRecord) -> bool:
-        return record.thread != mine
-
-    for logger in loggers:
-        logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(keep)

@@ -4,13 +4,12 @@ import importlib
 import logging
 import math
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from foreshock.core.errors import ConfigError, MissingExtra
+from foreshock.core.hushed import hushed
 from foreshock.core.mirrored import Mirrored, MirroredNotice, MirroredRun, MirroredStep
 from foreshock.core.names import split_series
 from foreshock.core.settings import secret
@@ -149,14 +148,14 @@ class _Telemetry:
         if not self._providers:
             return
         self._outcomes.clear()
-        with _silent():
+        with hushed(_loggers()):
             for provider in self._providers:
                 provider.force_flush(round(2000 * self._options.timeout_secs))
         if not all(self._outcomes):
             raise NotMirroredError("the collector refused it, or did not answer")
 
     def close(self) -> None:
-        with _silent():
+        with hushed(_loggers()):
             for provider in self._providers:
                 provider.shutdown()
 
@@ -264,20 +263,6 @@ def _missing() -> MissingExtra:
     )
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what the exporters log in this thread to themselves: it may hold the address."""
-    mine = threading.get_ident()
-
-    def keep(record: logging.LogRecord) -> bool:
-        return record.thread != mine
-
-    known = [one for one in list(logging.Logger.manager.loggerDict) if one.startswith(_LOGGERS)]
-    loggers = [logging.getLogger(name) for name in known]
-    for logger in loggers:
-        logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(keep)
+def _loggers() -> list[str]:
+    """The exporters' loggers that there are, which may log the address."""
+    return [one for one in list(logging.Logger.manager.loggerDict) if one.startswith(_LOGGERS)]
