@@ -96,7 +96,7 @@ def test_more_capabilities_and_a_lower_error_widen_the_tolerance() -> None:
             compare(before, after, **wrong)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e308, -1e200])
 def test_what_is_not_finite_is_never_whole(bad: float) -> None:
     for before, after in (([1.0, 2.0], [bad, 2.0]), ([bad, 2.0], [1.0, 2.0]), ([bad], [bad])):
         (one,) = compare({"p": before}, {"p": after}, [{"p": [1.0, 9.0]}])
@@ -105,7 +105,7 @@ def test_what_is_not_finite_is_never_whole(bad: float) -> None:
 
 
 def test_a_broken_neighbour_lends_no_tolerance() -> None:
-    for bad in (math.nan, math.inf):
+    for bad in (math.nan, math.inf, 1e308, -1e308):
         near = [{"p": [1.0]}, {"p": [bad]}]
         assert compare({"p": [1.0]}, {"p": [1.0]}, near)[0].passed
         assert not compare({"p": [1.0]}, {"p": [1.1]}, near)[0].passed

@@ -27,6 +27,8 @@ heavy-tailed as t of 4 stayed within the family's error; a normal's bound is und
 PRIOR_RATIO: Final = 0.5
 """The prior: movement of the mean, as a share of the spread of the items' movements. Our
 choice: on a small GPT it was 0.2 to 0.5 of it (docs/verify.md)."""
+_LARGEST: Final = 1e150
+"""What is squared must stay within fp64: a value beyond this is judged as one that is not finite."""
 _POWER: Final = 0.9
 
 
@@ -45,7 +47,8 @@ class Comparison:
         tolerance: how much worse still counts as noise: the movement and the interval's half.
         detectable: the smallest true fall that is found in nine cases of ten.
         num_items: items measured.
-        passed: whether the difference stays within the tolerance; never if one is not finite.
+        passed: whether the difference stays within the tolerance; never if one is not finite or
+            beyond 1e150.
     """
 
     probe: str
@@ -181,8 +184,13 @@ def _paired(name: str, before: Measured, after: Measured) -> NDArray[np.float64]
             f"probe {name!r} has {known} items before and {count} after; it must measure "
             "the same items, one at least"
         )
-    with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, and a NaN is never whole
-        return np.asarray(after[name], dtype=float) - np.asarray(before[name], dtype=float)
+    return _values(after[name]) - _values(before[name])
+
+
+def _values(row: Sequence[float]) -> NDArray[np.float64]:
+    """As measured; NaN, which is never whole, for what is not finite or too large to square."""
+    values = np.asarray(row, dtype=float)
+    return np.where(np.abs(values) < _LARGEST, values, np.nan)
 
 
 def _drifts(before: Measured, healthy: Sequence[Measured]) -> dict[str, _Drift]:
@@ -193,9 +201,7 @@ def _drifts(before: Measured, healthy: Sequence[Measured]) -> dict[str, _Drift]:
     for name, old in before.items():
         rows = [measured.get(name, ()) for measured in healthy]
         whole = [
-            np.asarray(row, dtype=float)
-            for row in rows
-            if len(row) == len(old) and np.isfinite(row).all()
+            row for row in map(_values, rows) if len(row) == len(old) and np.isfinite(row).all()
         ]
         moves = [new - last for last, new in pairwise(whole)]
         if moves:
