@@ -239,6 +239,23 @@ def test_only_alarmed_steps_of_the_last_few_confirm():
     assert counts == [0, 1, 2, 4]
 
 
+def test_the_rate_of_outliers_is_that_before_the_present_and_counts_a_row_as_one():
+    found = warm(monitor(quiet_steps=50))
+    assert found.outlier_rate(10) == pytest.approx(0.5 / (100 + 30))
+    for step in range(41, 101):
+        raised = step in (60, 75, 76, 77, 95)
+        found.observe(1, step, True, row(loss=50.0) if raised else row())
+    assert found.outlier_rate(10) == pytest.approx(2.5 / (100 + 90))
+    assert found.outlier_rate(5) == pytest.approx(3.5 / (100 + 95))
+    again = monitor(quiet_steps=50)
+    again.load_tree(found.to_tree())
+    assert again.outlier_rate(10) == found.outlier_rate(10)
+    assert monitor().outlier_rate(10) == 0.005
+    for step in range(101, 2200):
+        found.observe(1, step, True, row())
+    assert found.outlier_rate(10) == pytest.approx(0.5 / 2100)
+
+
 def test_harm_that_a_probe_found_speaks_against_benign():
     found = warm(monitor(quiet_steps=50))
     found.observe(1, 41, True, row(update_ratio=0.05))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from foreshock.core.case import BatchFinding, Case
 from foreshock.core.cause import Cause, Diagnosis, diagnose
+from foreshock.core.confirmation import outlier_rate
 from foreshock.core.detector import Alarm, Detector, Threshold, state_from_tree, state_to_tree
 from foreshock.core.errors import ConfigError
 from foreshock.core.names import (
@@ -42,6 +43,8 @@ _GROWTH_IN_DOUBT = {
 choice, after OPT-175B, which went back to where the activation norm fell: a preference only,
 as norms grow in healthy training too."""
 _EPISODE_ALARMS = 4096
+_RATE_STEPS = 2000
+"""Outliers are counted over the last so many steps. Our choice."""
 
 
 class Monitor:
@@ -100,6 +103,8 @@ class Monitor:
         """Whether the last step raised an alarm that belongs to an episode."""
         self.last_alarm_step = 0
         """Last step that raised an alarm which belonged to an episode; 0 if none has."""
+        self._outliers: list[int] = []
+        self._first_step: int | None = None
         self.probed_step = 0
         """Alarms up to this step have been answered by a probe that found no harm."""
 
@@ -129,7 +134,11 @@ class Monitor:
                 if found:
                     (advisories if watch.advisory else alarms).extend(found)
         self.still_alarmed = bool(alarms)
+        self._first_step = step if self._first_step is None else self._first_step
         if alarms:
+            if self.last_alarm_step != step - 1:
+                self._outliers = [one for one in self._outliers if one > step - _RATE_STEPS]
+                self._outliers.append(step)
             self.last_alarm_step = step
             self.episode += alarms
             if len(self.episode) > _EPISODE_ALARMS:  # the onset and the present are what counts
@@ -155,6 +164,17 @@ class Monitor:
             return 0
         first = int(self.timeline.steps[-1]) - within_steps + 1
         return len({alarm.step for alarm in self.episode if alarm.step >= first})
+
+    def outlier_rate(self, before_steps: int) -> float:
+        """Outliers a step, over 2,000 steps that end `before_steps` ago.
+
+        Alarmed steps in a row are one: a long incident does not make the run one of many outliers.
+        """
+        end = self.last_step - before_steps
+        if self._first_step is None or end < self._first_step:
+            return outlier_rate(0, 0)
+        first = max(end - _RATE_STEPS + 1, self._first_step)
+        return outlier_rate(sum(first <= one <= end for one in self._outliers), end - first + 1)
 
     def first_doubt(self) -> int | None:
         """Step of the first alarm that no probe has answered yet, if any."""
@@ -256,6 +276,7 @@ class Monitor:
             "episode": [alarm.to_json() for alarm in self.episode],
             "consecutive_skips": self.consecutive_skips,
             "probed_step": self.probed_step,
+            "outliers": {"steps": list(self._outliers), "first_step": self._first_step},
             "last_alarm_step": self.last_alarm_step,
             "detectors": {watch.key: watch.to_tree() for watch in self._watches},
         }
@@ -271,6 +292,8 @@ class Monitor:
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
+        self._outliers = list(tree["outliers"]["steps"])
+        self._first_step = tree["outliers"]["first_step"]
         self.last_alarm_step = tree["last_alarm_step"]
         for watch in self._watches:
             watch.load_tree(tree["detectors"].get(watch.key))

@@ -134,8 +134,10 @@ class Supervisor:
             alarm.kind == "nonfinite" and alarm.signal in (LOSS.name, PARAM_NORM.name)
             for alarm in alarms
         )
+        within = self.policy.confirm_within_steps
         due = must_act or self.policy.due(
-            self.monitor.num_alarmed_steps(self.policy.confirm_within_steps),
+            self.monitor.num_alarmed_steps(within),
+            outlier_rate=self.monitor.outlier_rate(within),
             still_alarmed=self.monitor.still_alarmed,
             in_incident=self.book.open is not None,
             skips=self.monitor.consecutive_skips,

@@ -85,8 +85,21 @@ def orders(plan: Plan) -> dict[str, dict[str, Any]]:
         (0, False, False, 3, False), (0, False, False, 4, True),
     ],
 )  # fmt: skip
-def test_when_an_episode_is_due(alarmed, still, incident, skips, due) -> None:
-    assert Policy().due(alarmed, still_alarmed=still, in_incident=incident, skips=skips) is due
+@pytest.mark.parametrize("rate", [0.0, 0.005])
+def test_when_an_episode_is_due(rate, alarmed, still, incident, skips, due) -> None:
+    told = {"still_alarmed": still, "in_incident": incident, "skips": skips}
+    assert Policy().due(alarmed, outlier_rate=rate, **told) is due
+
+
+@pytest.mark.parametrize(
+    ("rate", "needed", "again"), [(0.02, 5, 4), (1 / 12, 7, 6), (0.2, 9, 8), (1.0, 11, 11)]
+)
+def test_a_run_of_many_outliers_needs_more_alarmed_steps(rate, needed, again) -> None:
+    told: dict[str, Any] = {"outlier_rate": rate, "still_alarmed": True, "skips": 0}
+    for in_incident, fewest in ((False, needed), (True, again)):
+        assert not Policy().due(fewest - 1, in_incident=in_incident, **told)
+        assert Policy().due(fewest, in_incident=in_incident, **told)
+    assert Policy().due(0, in_incident=False, **{**told, "skips": 4})
 
 
 def test_data_suspect_goes_back_and_sets_its_window_aside_first() -> None:

@@ -28,7 +28,7 @@ PRIOR_RATIO: Final = 0.5
 """The prior: movement of the mean, as a share of the spread of the items' movements. Our
 choice: on a small GPT it was 0.2 to 0.5 of it (docs/verify.md)."""
 _LARGEST: Final = 1e150
-"""What is squared must stay within fp64: a value beyond this is judged as one that is not finite."""
+"""A value beyond this is judged as one that is not finite: what is squared must stay in fp64."""
 _POWER: Final = 0.9
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from foreshock.core.action import Plan
 from foreshock.core.budget import Limits
 from foreshock.core.climb import Climb
+from foreshock.core.confirmation import steps_to_confirm
 from foreshock.core.errors import ConfigError
 from foreshock.core.ladder import LADDER, RUNGS, WATCH, Rung, check_ladder, check_rung
 from foreshock.core.planning import Defaults
@@ -27,7 +28,8 @@ class Policy:
 
     Args:
         confirm_steps: alarmed steps before an episode is more than an outlier. Fewer
-            acts sooner and on more outliers.
+            acts sooner and on more outliers. Where a run has more outliers than one in 200
+            steps, as many are needed as make false confirmations no more frequent.
         confirm_within_steps: alarmed steps count if they are among the last so many; rare
             outliers far apart confirm nothing.
         confirm_again_steps: the same while an incident is open.
@@ -164,10 +166,25 @@ class Policy:
         return replace(self, ladder=ladder, preferences=preferences)
 
     def due(
-        self, num_alarmed_steps: int, *, still_alarmed: bool, in_incident: bool, skips: int
+        self,
+        num_alarmed_steps: int,
+        *,
+        outlier_rate: float,
+        still_alarmed: bool,
+        in_incident: bool,
+        skips: int,
     ) -> bool:
-        """Whether an episode is more than an outlier, so that it is worth a diagnosis."""
-        needed = self.confirm_again_steps if in_incident else self.confirm_steps
+        """Whether an episode is more than outliers, so that it is worth a diagnosis.
+
+        Args:
+            num_alarmed_steps: among the last `confirm_within_steps`.
+            outlier_rate: lone alarmed steps a step that this run usually has.
+            still_alarmed: whether the last step was one.
+            in_incident: whether one is open.
+            skips: skipped updates in a row.
+        """
+        usually = self.confirm_again_steps if in_incident else self.confirm_steps
+        needed = steps_to_confirm(usually, outlier_rate, self.confirm_within_steps)
         return skips > self.max_skips_in_a_row or (still_alarmed and num_alarmed_steps >= needed)
 
     def decide(self, situation: Situation) -> Plan | None:
