@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foreshock.core.repetition import repeated_share
-from foreshock.data.statistics import MIN_REFERENCE, SampleFacts, compare, sample_facts
+from foreshock.data.statistics import SampleFacts, compare, sample_facts
 
 
 def test_facts_of_a_hand_computed_sample():
@@ -67,41 +67,64 @@ def healthy(num, seed=0):
     return [sample_facts(rng.integers(0, 50, 200)) for _ in range(num)]
 
 
-def test_a_repetitive_window_stands_out_first():
-    stuck = [sample_facts(np.tile([n, 7, 8, 9], 50)) for n in range(3)]
+def lengths(*values):
+    return [
+        SampleFacts(length=v, unique_share=1, entropy_bits=1, repeated_ngram_share=0)
+        for v in values
+    ]
+
+
+def test_a_repetitive_window_stands_out():
+    stuck = [sample_facts(np.tile([n, 7, 8, 9], 50)) for n in range(30)]
     shifts = {s.fact: s for s in compare(stuck, healthy(30))}
-    assert shifts["repeated_ngram_share"].window_median == 1.0
-    assert shifts["repeated_ngram_share"].robust_z > 20
-    assert shifts["repeated_ngram_share"].outside_share == 1.0
-    assert shifts["unique_share"].robust_z < -3
-    assert shifts["length"].robust_z == 0.0
-    assert next(iter(shifts)) in ("repeated_ngram_share", "entropy_bits")
+    repeated = shifts["repeated_ngram_share"]
+    assert (repeated.above, repeated.value, repeated.moved_share) == (True, 1.0, 1.0)
+    assert repeated.p_value == pytest.approx(np.exp(-30))
+    assert (shifts["unique_share"].above, shifts["unique_share"].moved_share) == (False, 1.0)
+    assert shifts["length"].moved_share == 0.0
+    assert shifts["length"].p_value == 1.0
 
 
-def test_equal_groups_do_not_differ():
-    for shift in compare(healthy(100), healthy(100, seed=1)):
-        assert abs(shift.robust_z) < 1
-        assert shift.outside_share < 0.2
+def test_a_part_that_moved_is_seen_where_the_median_did_not():
+    part = [sample_facts(np.tile([n, 7, 8, 9], 50)) for n in range(40)] + healthy(60, seed=1)
+    shifts = {s.fact: s for s in compare(part, healthy(256))}
+    assert shifts["repeated_ngram_share"].window_share == 0.4
+    assert shifts["repeated_ngram_share"].reference_share == 0.0
+    assert shifts["repeated_ngram_share"].p_value < 1e-4
 
 
-def test_z_is_in_robust_deviations_and_floored():
-    def lengths(*values):
-        return [
-            SampleFacts(length=v, unique_share=1, entropy_bits=1, repeated_ngram_share=0)
-            for v in values
-        ]
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=20),
+    st.lists(st.integers(0, 12), min_size=1, max_size=20),
+)
+def test_the_distance_is_the_slow_one(ours, theirs):
+    (shift,) = (s for s in compare(lengths(*ours), lengths(*theirs)) if s.fact == "length")
 
-    spread = compare(lengths(30), lengths(2, 4, 6, 8, 12, 14, 16, 18))
-    # Median 10, deviations 8 6 4 2 2 4 6 8, MAD 5.
-    assert {s.fact: s for s in spread}["length"].robust_z == pytest.approx(20 / (1.4826 * 5))
-    constant = compare(lengths(13), lengths(*[10] * 8))
-    assert {s.fact: s for s in constant}["length"].robust_z == 3.0
+    def share(values, limit, up):
+        return sum(v >= limit if up else v <= limit for v in values) / len(values)
+
+    up = max(share(ours, t, True) - share(theirs, t - 1, True) for t in ours)
+    down = max(share(ours, t, False) - share(theirs, t + 1, False) for t in ours)
+    assert shift.moved_share == pytest.approx(max(up, down))
+    assert shift.above == (up >= down)
+    assert share(ours, shift.value, shift.above) == pytest.approx(shift.window_share)
+
+
+def test_equal_groups_rarely_differ():
+    """Of 300 pairs, one in a thousand may show a p-value of 1e-3 over 14, and none shows less."""
+    lowest = [
+        min(shift.p_value for shift in compare(healthy(64, seed=n), healthy(100, seed=1000 + n)))
+        for n in range(300)
+    ]
+    assert min(lowest) > 1e-3 / 14
+    assert np.mean(np.array(lowest) < 0.05 / 14) < 0.05
 
 
 def test_too_little_data_gives_no_evidence():
     assert compare([], healthy(20)) == []
-    assert compare(healthy(3), healthy(MIN_REFERENCE - 1)) == []
-    assert compare(healthy(1), healthy(MIN_REFERENCE)) != []
+    assert compare(healthy(3), []) == []
+    (one, *_) = compare(lengths(5), lengths(9))
+    assert one.p_value > 0.3
 
 
 def test_facts_that_one_side_does_not_know_are_left_out():

@@ -1,5 +1,6 @@
 """What stands out in the samples of an episode, as evidence for a diagnosis."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,8 +12,8 @@ from foreshock.data.stream import Stream
 _MAX_SAMPLES = 256
 _FEW_SAMPLES = 32
 _NEW_SOURCE_SHARE = 0.2
-_OUTSIDE_SHARE = 0.3
-_Z = 6.0
+_MOVED_SHARE = 0.25
+_P_VALUE = 1e-4
 _STRENGTH = 2.0
 _SOURCE_STRENGTH = 1.5
 
@@ -22,15 +23,16 @@ def batch_findings(
 ) -> list[BatchFinding] | None:
     """Compare the samples at `window` with those at `reference` (raw stream positions).
 
-    A finding is a text statistic whose median lies 6 robust deviations away while at least
-    30 % of the window's samples lie outside everything seen in the reference, or a source
-    that makes up at least 20 % of the window and was not in the reference at all.
+    A finding is a text statistic that has moved in at least a quarter of the window's samples,
+    where chance would move as many once in 10,000 times, or a source that makes up at least
+    20 % of the window and was not in the reference at all.
 
     Returns:
-        Findings with their strength in log-odds; None if the samples cannot be looked at
+        Findings with their strength in log-odds; empty if nothing stands out, or, of few
+        samples, one of negative strength that says so; None if the samples cannot be looked at
         (no tokens, too few of them, or the dataset failed).
 
-    No source: our choice, because a lone threshold on z flags harmless drifts of a mixture.
+    No source: our choice, because a lone threshold on chance flags harmless drifts of a mixture.
     """
     window, reference = list(window)[-_MAX_SAMPLES:], list(reference)[-_MAX_SAMPLES:]
     if len(window) == 0 or len(reference) < _FEW_SAMPLES:
@@ -44,16 +46,32 @@ def batch_findings(
     if not known[0] or len(known[1]) < _FEW_SAMPLES:
         return findings or None
     for shift in compare(known[0], known[1]):
-        if abs(shift.robust_z) >= _Z and shift.outside_share >= _OUTSIDE_SHARE:
+        if shift.moved_share >= _MOVED_SHARE and shift.p_value <= _P_VALUE:
+            side = "or more" if shift.above else "or less"
             findings.append(
                 BatchFinding(
-                    statement=f"{shift.fact} of the samples is {shift.window_median:.3g}, before "
-                    f"{shift.reference_median:.3g}; {shift.outside_share:.0%} of them lie "
-                    "outside everything seen before",
+                    statement=f"{shift.fact} is {shift.value:.3g} {side} in "
+                    f"{shift.window_share:.0%} of the samples, before in "
+                    f"{shift.reference_share:.0%}",
                     strength=_STRENGTH,
                 )
             )
-    return findings
+    return findings or _nothing_seen(len(known[0]), len(known[1]))
+
+
+def _nothing_seen(num_samples: int, num_before: int) -> list[BatchFinding]:
+    """What it says that nothing stands out: the less, the fewer samples there are."""
+    pairs = num_samples * num_before / (num_samples + num_before)
+    smallest = math.sqrt(-math.log(_P_VALUE) / (2 * pairs))
+    if smallest <= _MOVED_SHARE:
+        return []
+    return [
+        BatchFinding(
+            statement=f"the {num_samples} samples look like those before them, as far as so few "
+            f"show: it takes {min(1.0, smallest):.0%} of them to stand out",
+            strength=-_STRENGTH * max(0.0, 1 - smallest) / (1 - _MOVED_SHARE),
+        )
+    ]
 
 
 def _new_sources(
