@@ -33,9 +33,9 @@ class _Rows(torch.utils.data.Dataset):
 def streamed(parts):
     """A stream over sources by name, with the shares that they have from the first sample on."""
     stages = [
-        Stage(name=f"s{n}", sources={k: _Rows(v) for k, v in rows.items()}, weights=weights, num_samples=size)
+        Stage(name=f"s{n}", sources=rows, weights=weights, num_samples=size)
         for n, (rows, weights, size) in enumerate(parts)
-    ]  # fmt: skip
+    ]
     return Stream(stages, batch_size=16, seed=5, to_text=to_text)
 
 
