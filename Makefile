@@ -63,6 +63,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.storage
 	$(BIN)/python -m benchmarks.reading
 	$(BIN)/python -m benchmarks.detectors
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.integrations
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis

@@ -35,6 +35,7 @@ STEPS = 110
 SEED = 3
 LR = 1e-2
 CLIP = 1.0
+WIDTH = 16
 NAN_AT = 8 * 120 + 3
 BAD_FROM, BAD_TO = 8 * 45, 8 * 53
 
@@ -97,8 +98,9 @@ class _NanBackward(torch.autograd.Function):
 class Model(nn.Module):
     """Predicts the next token from this one; a row that begins with the last token has NaN."""
 
-    def __init__(self, width: int = 16, dropout: float = 0.0) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
+        width = WIDTH
         self.embedding = nn.Embedding(VOCABULARY, width)
         self.hidden = nn.Linear(width, 2 * width)
         self.dropout = nn.Dropout(dropout)
