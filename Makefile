@@ -3,6 +3,7 @@
 #   make demo            a real training breaks twice, and is put right
 #   make test            the tests (minutes)
 #   make test-all        the slow tier as well
+#   make test-boards     the mirrors that need an environment of their own
 #   make proof           the long proofs, resumable (hours)
 #   make lint            format, lint, types (pyright fetches itself through npm once)
 #   make bench           cost, as ratios
@@ -24,7 +25,7 @@ FORESHOCK_FUZZ_MINUTES ?= 60
 # One thread for each of the two workers: torch's own threads would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test test-all proof lint bench clean
+.PHONY: demo test test-all test-boards proof lint bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +49,21 @@ test: $(STAMP)
 test-all: test
 	$(PYTEST) -m slow
 
+# MLflow, trackio and SwanLab need another protobuf than wandb does.
+BOARDS := .venv-boards
+BOARDS_PIP := $(BOARDS)/bin/python -m pip --disable-pip-version-check --quiet
+
+$(BOARDS)/.installed: pyproject.toml constraints-boards.txt
+	$(PYTHON) -m venv $(BOARDS)
+	$(BOARDS_PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(BOARDS_PIP) install --constraint constraints-boards.txt --editable '.[torch,mlflow,trackio,swanlab]' \
+		sqlalchemy alembic pytest hypothesis
+	touch $@
+
+test-boards: $(BOARDS)/.installed
+	OMP_NUM_THREADS=1 $(BOARDS)/bin/python -m pytest -q tests/sinks/test_mlflow.py \
+		tests/sinks/test_local_boards.py tests/sinks/test_contract.py tests/sinks/test_guarded.py
+
 proof: $(STAMP)
 	$(PYTEST) -m proof
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
@@ -66,4 +82,4 @@ bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.integrations
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BOARDS) dist build .pytest_cache .ruff_cache .hypothesis
