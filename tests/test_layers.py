@@ -23,7 +23,7 @@ FAMILIES = [
     "readers",
     "sinks",
 ]
-L1_GROUND = ("fused", "norms", "taps", "ranks", "anatomy", "sampling", "attention")
+L1_GROUND = ("several", "fused", "norms", "taps", "ranks", "anatomy", "sampling", "attention")
 """What families stand on, in order."""
 L1_PACKAGES = ("data", "snapshots")
 READINGS = ("readings_parquet", "readings_files")  # L1, shared by a family and the run directory
@@ -75,10 +75,13 @@ L2_IN_ORDER = [
     "mirror_lane",
     "mirroring",
     "notices",
+    "capability_tables",
+    "stop_signals",
     "assembly",
     "course",
     "guard",
     "own_loop",
+    "flat_groups",
     "stand_in",
     "told",
     "watch_record",
@@ -86,6 +89,7 @@ L2_IN_ORDER = [
     "costing",
     "driver",
     "replaying",
+    "determinism",
     "set_aside",
     "minimal",
     "giving_back",

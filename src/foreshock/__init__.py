@@ -24,6 +24,7 @@ PUBLIC = {
     "RunData": "foreshock.run_data",
     "ForeshockError": "foreshock.core.errors",
     "Halted": "foreshock.core.errors",
+    "Stopped": "foreshock.core.errors",
 }
 """Public names and the modules they live in; `__init__.pyi` is generated from it."""
 

@@ -17,6 +17,7 @@ from foreshock.data.stream import Stream
 from foreshock.durable import Disk
 from foreshock.journal import Journal
 from foreshock.policy_tables import check_actions
+from foreshock.several import SeveralSchedulers
 from foreshock.update import Update
 from foreshock.vetting import vet
 
@@ -67,7 +68,8 @@ def check_scheduler(scheduler: Any) -> None:
     Raises:
         ConfigError: it needs a metric.
     """
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+    members = scheduler.members if isinstance(scheduler, SeveralSchedulers) else (scheduler,)
+    if any(isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in members):
         raise ConfigError(
             "ReduceLROnPlateau needs a metric at each step, which the Guard does not have; use a "
             "scheduler of the step number"

@@ -38,7 +38,6 @@ from foreshock.ranks.agreement import Ranks
 from foreshock.recipes import Recipe
 from foreshock.recovery import Recovery, Tell
 from foreshock.replicated import (
-    RANDOM_PARTS,
     ModuleOfRanks,
     PerRankPart,
     agreed_probes,
@@ -50,6 +49,7 @@ from foreshock.run_state import RunState
 from foreshock.sharded import is_sharded, sharing_of
 from foreshock.snapshots.parts import GlobalRandomPart, Part, part_for
 from foreshock.stepping import Stepping
+from foreshock.stop_signals import StopSignals
 from foreshock.supervision import Supervisor
 from foreshock.unison import Unison
 from foreshock.update import Update, trained_parameters
@@ -78,6 +78,7 @@ class Given:
     tell: Tell
     disk: Disk
     clock: Callable[[], float]
+    stop: StopSignals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
     )
     undo.callback(notices.close)
     check_stream(loop.feed.stream, given.model, ranks)
-    observation = _observation(loop, recipe, ranks)
+    observation = _observation(loop, given, ranks)
     undo.callback(observation.detach)
     # Only the first rank writes; the others read what it has written.
     disk: Disk = given.disk if ranks.is_first else QuietDisk(given.disk)
@@ -203,6 +204,7 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
         site=loop.site,
         clock=given.clock,
         from_first=ranks.from_first,
+        asked_to_stop=lambda: given.stop.heard,
     )
     supervisor = Supervisor(
         monitor,
@@ -327,8 +329,9 @@ def _loop(given: Given, ranks: Ranks, *, resume: bool) -> _Loop:
     )
 
 
-def _observation(loop: _Loop, recipe: Recipe, ranks: Ranks) -> Observation:
+def _observation(loop: _Loop, given: Given, ranks: Ranks) -> Observation:
     """Attach the signals; the same on every rank, or on none."""
+    recipe = given.recipe
     if ranks.size == 1:
         return Observation(recipe.signals, loop.site, recipe.lag_steps)
     device = loop.site.parameters[0][1].device
@@ -337,7 +340,12 @@ def _observation(loop: _Loop, recipe: Recipe, ranks: Ranks) -> Observation:
     observation = ranks.all_or_none(
         "attaching signals",
         lambda: Observation(
-            recipe.signals, loop.site, recipe.lag_steps, join=join, num_ranks=ranks.size
+            recipe.signals,
+            loop.site,
+            recipe.lag_steps,
+            join=join,
+            num_ranks=ranks.size,
+            stop_signal=lambda: given.stop.heard,
         ),
     )
     try:
@@ -381,16 +389,3 @@ def _journal(
         given.clock,
         last_attempt=heard["last_attempt"],
     )
-
-
-def track(
-    state: RunState, ranks: Ranks, name: str, thing: Any, *, per_rank: bool | None = None
-) -> None:
-    """Rewind further state with the run; see `Guard.track`."""
-    part = part_for(name, thing)
-    if per_rank or (per_rank is None and isinstance(part, RANDOM_PARTS)):
-        own = PerRankPart(name, part, ranks, own=state.is_spread)
-        state.add(f"tracked.{name}", own)
-        own.settled()
-    else:
-        state.add(f"tracked.{name}", part)

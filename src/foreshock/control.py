@@ -14,6 +14,7 @@ from foreshock.core.override import (
     EmbeddingFactor,
     GateLimit,
     LoweredBeta2,
+    LRCap,
     LRFactor,
     MomentReset,
     Override,
@@ -58,6 +59,7 @@ class Control:
         clock: seconds, as the journal's.
         sleep: waits for so many seconds, in a pause.
         from_first: what the first rank says, as `Ranks.from_first`; by default there is one.
+        asked_to_stop: whether this process is to stop; a pause then ends.
 
     Raises:
         JournalError: a record of an override is not one that a run writes.
@@ -77,6 +79,7 @@ class Control:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         from_first: FromFirst = of_itself,
+        asked_to_stop: Callable[[], object] = lambda: False,
     ) -> None:
         self.halt_note: str | None = None
         self.capabilities = capabilities
@@ -88,7 +91,13 @@ class Control:
         self._disk = disk
         self._site = site
         self._clock = clock
-        self._pausing = Pausing(disk, journal.run_dir, sleep=sleep, from_first=from_first)
+        self._pausing = Pausing(
+            disk,
+            journal.run_dir,
+            sleep=sleep,
+            from_first=from_first,
+            asked_to_stop=asked_to_stop,
+        )
         self._whole = Wholeness(attempts, model=model, probes=probes, write=self._write)
         self._reordered: set[str] = set()
         self._pauses: dict[str, tuple[float, bool]] = {}
@@ -144,6 +153,15 @@ class Control:
         )
         self._order(order)
         return f"learning rate multiplied by {factor:g} {order.span}"
+
+    def cap_lr(
+        self, max_lr: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        order = LRCap(
+            max_lr=max_lr, first_step=first_step, hold_steps=hold_steps, ramp_steps=ramp_steps
+        )
+        self._order(order)
+        return f"learning rate at most {max_lr:.4g} {order.span}"
 
     def tighten_clip(
         self, max_norm: float, first_step: int, hold_steps: int | None, ramp_steps: int

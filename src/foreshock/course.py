@@ -1,12 +1,15 @@
 """The course of a run: what happens before each batch, and how the run ends."""
 
+import weakref
 from typing import Any, NoReturn
 
 from foreshock.assembly import Pieces
-from foreshock.core.errors import Halted
+from foreshock.core.errors import ConfigError, Halted, Stopped
 from foreshock.core.incident import IncidentBook
 from foreshock.data.stream import NothingLeftError
+from foreshock.pausing import PauseInterrupted
 from foreshock.snapshots.parts import clone_tree
+from foreshock.stop_signals import StopSignals, name_of
 
 
 class Course:
@@ -14,15 +17,29 @@ class Course:
 
     Args:
         pieces: what the run is made of.
+        stop: what the system asks this process to do.
         max_steps: stop after this many optimizer steps; None for no end.
+        grace_secs: how long the system waits before it kills a run that it has asked to stop.
+
+    Raises:
+        ConfigError: `grace_secs` is not above 0.
     """
 
-    def __init__(self, pieces: Pieces, max_steps: int | None) -> None:
+    def __init__(
+        self, pieces: Pieces, stop: StopSignals, max_steps: int | None, grace_secs: float
+    ) -> None:
+        if not grace_secs > 0:
+            raise ConfigError(f"grace_secs is {grace_secs}; it must be above 0")
         self.started = False
         """Whether the first batch was asked for."""
         self._pieces = pieces
+        self._stop_signals = stop
         self._max_steps = max_steps
+        self._grace_secs = grace_secs
         self._ended = False
+        self.stopped: str | None = None
+        """By which signal and where, if the system stopped the run."""
+        weakref.finalize(self, stop.close).atexit = False
         self._resumed_random: Any = None
 
     @property
@@ -62,17 +79,26 @@ class Course:
         Raises:
             StopIteration: the run is at its end.
             Halted: the policy stopped it.
+            Stopped: the system did.
         """
         pieces = self._pieces
+        if self.stopped is not None:
+            raise Stopped(self.stopped)
         if not self.started:
             self._start()
+        asked = self.stop_signal
         while True:
             ending = self._max_steps is not None and self.step >= self._max_steps
             due = pieces.attempts.snapshot_is_due()
-            if ending or due:
+            if ending or due or asked:
                 self.absorb(drain=True)
             pieces.upkeep.settle()
-            if pieces.recovery.carry_out_plan():
+            try:
+                carried_out = pieces.recovery.carry_out_plan()
+            except PauseInterrupted:
+                heard = pieces.ranks.from_first("the signal", lambda: self._stop_signals.heard)
+                self._stop(heard)
+            if carried_out:
                 pieces.stepping.forget()
                 pieces.feed.take_positions()
                 if self.halt_note is not None:
@@ -81,6 +107,8 @@ class Course:
                 break
         if self.halt_note is not None or ending:
             self._end()
+        if asked:
+            self._stop(asked)
         pieces.upkeep.take_in()
         if due:
             pieces.attempts.take_snapshot(self.book)
@@ -108,6 +136,22 @@ class Course:
                     self._end()
                 self.between_steps()
 
+    @property
+    def stop_signal(self) -> int:
+        """By which signal the run is to stop before the next step; 0 for none.
+
+        On several ranks it is what all have heard of, in the readings of a step.
+        """
+        pieces = self._pieces
+        return self._stop_signals.heard if pieces.ranks.size == 1 else pieces.intake.stop_signal
+
+    def close(self) -> None:
+        """Let signals of the system do what they did before."""
+        stop = self._stop_signals
+        stop.close()
+        if stop.heard and self.stopped is None:
+            stop.pass_on(stop.heard)
+
     def absorb(self, *, drain: bool) -> None:
         """Take in what was measured; all of it if `drain`, else up to the lag."""
         self._pieces.intake.absorb(self.attempt, drain=drain)
@@ -115,6 +159,8 @@ class Course:
     def _start(self) -> None:
         pieces = self._pieces
         self.started = True
+        if pieces.feed.stream is not None:  # else whoever can save the run is to be asked
+            self._stop_signals.listen()
         if self.attempt == 0:
             pieces.attempts.begin()
             pieces.journal.write(
@@ -145,6 +191,7 @@ class Course:
         if not self._ended:
             self._ended = True
             self._record_the_end()
+            self._stop_signals.close()
         if self.halt_note is not None:
             self._pieces.notices.halted(self.halt_note)
             raise Halted(self.halt_note)  # ending quietly would pass for a finished training
@@ -160,3 +207,43 @@ class Course:
         )
         pieces.journal.sync()
         pieces.unison.part()
+
+    def _stop(self, number: int) -> NoReturn:
+        """Write the state and end, since the system will kill the process soon.
+
+        Only now the handler that was there before has its turn, on every rank: it may save
+        something, requeue the job, or exit.
+        """
+        pieces, name = self._pieces, name_of(number)
+        secs = pieces.ranks.from_first("what a stop takes", self._secs)
+        self._write("stopping", durable=False, signal=name, **secs)
+        pieces.attempts.take_snapshot(self.book, durable=True)
+        held = sorted(pieces.attempts.held(), key=lambda ref: -ref.attempt)
+        there = [ref.id for ref in held if ref.durable and ref.step == self.step]
+        self._write("run_stopped", signal=name, snapshot=there[0] if there else None)
+        pieces.journal.sync()
+        pieces.unison.part()
+        found = f"its state is on disk ({there[0]})" if there else "its state is not on disk"
+        self.stopped = (
+            f"stopped by {name} after step {self.step}: {found}; start it again with resume"
+        )
+        if pieces.ranks.is_first:
+            pieces.journal.warn(self.stopped)
+        self._stop_signals.close()
+        self._stop_signals.pass_on(number)
+        raise Stopped(self.stopped)
+
+    def _secs(self) -> dict[str, Any]:
+        heard, last = self._stop_signals.heard_secs, self._pieces.state.shelf.write_secs
+        fits = None if last is None else (heard or 0.0) + last <= self._grace_secs
+        return {
+            "heard_secs": heard,
+            "last_write_secs": last,
+            "grace_secs": self._grace_secs,
+            "fits": fits,
+        }
+
+    def _write(self, kind: str, *, durable: bool = True, **fields: Any) -> None:
+        self._pieces.journal.write(
+            kind, attempt=self.attempt, step=self.step, durable=durable, **fields
+        )

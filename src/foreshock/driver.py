@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from foreshock.core.program import Program, ProgramFunction, Settings
 from foreshock.data.stream import Stream
 from foreshock.guard import Guard
 from foreshock.probes.held_out_loss import HeldOutLoss
+from foreshock.several import as_one_optimizer, as_one_scheduler
 
 
 def load_program(reference: str) -> ProgramFunction:
@@ -72,6 +74,11 @@ def build(function: ProgramFunction, settings: Settings) -> Program:
         raise ProgramError(
             f"{name} returned a {type(program).__name__}; it must return a foreshock.Program"
         )
+    program = replace(
+        program,
+        optimizer=as_one_optimizer(program.optimizer),
+        scheduler=as_one_scheduler(program.scheduler),
+    )
     for field, kind in (("model", torch.nn.Module), ("optimizer", torch.optim.Optimizer)):
         value = getattr(program, field)
         if not isinstance(value, kind):

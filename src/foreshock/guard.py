@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foreshock.assembly import Given, Pieces, assemble, track
+from foreshock.assembly import Given, Pieces, assemble
 from foreshock.core.errors import LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
@@ -19,6 +19,9 @@ from foreshock.durable import Disk, RealDisk
 from foreshock.intake import nobody
 from foreshock.ranks.agreement import TIMEOUT_SECS, Ranks
 from foreshock.recipes import Recipe, standard
+from foreshock.replicated import track
+from foreshock.several import as_one_optimizer, as_one_scheduler
+from foreshock.stop_signals import GRACE_SECS, STOP_SIGNALS, StopSignals
 from foreshock.unison import Together
 
 Listener = Callable[[str, Mapping[str, Any]], None]
@@ -42,7 +45,8 @@ class Guard:
 
     Args:
         model: the module that is trained.
-        optimizer: its optimizer; any that needs no closure.
+        optimizer: its optimizer; any that needs no closure. Or several, in the order in which
+            they step; `scheduler` is then a list as well.
         stream: a `foreshock.Stream`; or any iterable of batches, but then the loop cannot
             go back, and a policy with rollback is refused.
         run_dir: where the run is recorded; must be new or empty unless `resume`.
@@ -68,6 +72,10 @@ class Guard:
         disk: where files go; the real disk by default.
         clock: seconds, for the journal.
         timeout_secs: how long ranks wait for each other where they decide.
+        signals: by which the system asks the run to stop (`docs/launchers.md`). The step in hand
+            is finished, its state written, and the loop raises `Stopped`. In a thread other than
+            the main one, and where `stream` cannot go back, none is listened to.
+        grace_secs: how long the system waits before it kills.
 
     Raises:
         CapabilityError: the policy asks for what this loop cannot do.
@@ -87,7 +95,7 @@ class Guard:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         stream: Any,
         *,
         run_dir: str | Path,
@@ -109,15 +117,17 @@ class Guard:
         disk: Disk | None = None,
         clock: Callable[[], float] = time.time,
         timeout_secs: float = TIMEOUT_SECS,
+        signals: Sequence[str] = STOP_SIGNALS,
+        grace_secs: float = GRACE_SECS,
     ) -> None:
         self._ranks = Ranks(timeout_secs=timeout_secs)
         tell: Listener = (listener if self._ranks.is_first else None) or nobody
         given = Given(
             model=model,
-            optimizer=optimizer,
+            optimizer=as_one_optimizer(optimizer),
             stream=stream,
             run_dir=Path(run_dir),
-            scheduler=scheduler,
+            scheduler=as_one_scheduler(scheduler),
             scaler=scaler,
             clip=clip,
             accumulate=accumulate,
@@ -131,6 +141,7 @@ class Guard:
             tell=tell,
             disk=disk if disk is not None else RealDisk(),
             clock=clock,
+            stop=StopSignals(signals),
         )
         self._accumulate = accumulate
         self._driven = driven
@@ -139,7 +150,7 @@ class Guard:
             undo.callback(self._ranks.close)
             pieces = assemble(given, self._ranks, undo)
             self._take(pieces)
-            self._course = Course(pieces, max_steps)
+            self._course = Course(pieces, given.stop, max_steps, grace_secs)
             if pieces.resumes:
                 with Together(self._unison, lambda: "taking up the run"):
                     self._course.resume(from_snapshot)
@@ -296,6 +307,7 @@ class Guard:
             self._notices.close()
             self._journal.close()
             self._ranks.close()
+            self._course.close()
 
     def __enter__(self) -> "Guard":
         return self
@@ -329,6 +341,16 @@ class Guard:
     def halted(self) -> str | None:
         """The handover note, if the policy stopped the run."""
         return self._control.halt_note
+
+    @property
+    def stopped(self) -> str | None:
+        """By which signal and where, if the system stopped the run."""
+        return self._course.stopped
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether the next step will not begin, because a signal came; the same on all ranks."""
+        return self._course.stop_signal != 0
 
     @property
     def book(self) -> IncidentBook:

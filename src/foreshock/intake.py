@@ -35,6 +35,8 @@ class Intake:
         self._control = control
         self._supervisor = supervisor
         self._tell = tell
+        self.stop_signal = 0
+        """What a rank was asked to stop by, as heard by all at the same step; 0 for nothing."""
 
     def absorb(self, attempt: int, *, drain: bool) -> None:
         """Take in what is due, or with `drain` all there is, up to the first plan.
@@ -46,6 +48,7 @@ class Intake:
             self._journal.append_reading(row.step, int(row.committed), row.values)
             limit = self._control.gate_limit(row.step)
             known = len(monitor.episode)
+            self.stop_signal = max(self.stop_signal, row.stop_signal)
             plan = self._supervisor.see(attempt, row, limit)
             alarms = monitor.episode[known:]
             told = {"attempt": attempt, "row": row, "series": self._observation.series}

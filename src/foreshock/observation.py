@@ -27,12 +27,14 @@ class Row(NamedTuple):
         values: `[S]` float32, in the order of `Observation.series`; ABSENT where a series
             was not due in this step.
         findings: sentences on what is certainly wrong, e.g. which rank holds other weights.
+        stop_signal: the number of a signal that some rank had been asked to stop by; 0 for none.
     """
 
     step: int
     committed: bool
     values: NDArray[np.float32]
     findings: tuple[str, ...] = ()
+    stop_signal: int = 0
 
 
 class _Entry(NamedTuple):
@@ -65,6 +67,8 @@ class Observation:
         site: where.
         lag_steps: see `Recipe`.
         join: how ranks are joined; None where there is one, or where all have the same.
+        stop_signal: see `Row`, of this rank; where ranks are joined it travels with each step,
+            so that all hear of it at the same one.
 
     Raises:
         ConfigError: two signals give a series of the same name.
@@ -78,7 +82,9 @@ class Observation:
         *,
         join: Join | None = None,
         num_ranks: int = 1,
+        stop_signal: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._stop_signal = stop_signal
         self._lag_steps = lag_steps
         self._clock = site.clock
         self._join = join
@@ -177,7 +183,10 @@ class Observation:
             self._send(moment, together, sizes, None)
             return
         verdict = commit.to(torch.float32).reshape(1).to(self._device)
-        packed = torch.cat([verdict, *map(self._tensor, self._measured)])
+        head = [verdict]
+        if self._join is not None:
+            head.append(torch.full_like(verdict, self._stop_signal()))
+        packed = torch.cat([*head, *map(self._tensor, self._measured)])
         if self._join is not None:
             packed, sizes = self._over_ranks(packed, sizes)
         ready = None
@@ -248,7 +257,7 @@ class Observation:
         partials = array.astype(np.float64)
         committed = bool(partials[0])
         values = np.full(len(self.series), ABSENT, dtype=np.float32)
-        at = 1
+        stop_signal, at = (0, 1) if self._join is None else (int(partials[1]), 2)
         with np.errstate(all="ignore"):
             for entry, size in zip(one.entries, one.sizes, strict=True):
                 found = entry.attached.finish(partials[at : at + size], committed)
@@ -256,11 +265,11 @@ class Observation:
                 np.copyto(mine, found, where=~is_missing(found), casting="same_kind")
                 at += size
         found = tuple(said for entry in one.entries for said in entry.attached.findings())
-        return Row(one.step, committed, values, found)
+        return Row(one.step, committed, values, found, stop_signal)
 
     def _over_ranks(self, packed: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, list[int]]:
         assert self._join is not None
-        kinds = [Reduction.SAME]
+        kinds = [Reduction.SAME, Reduction.MAX]
         wide: list[int] = []
         for entry, size in zip(self._due, sizes, strict=True):
             own = list(entry.attached.reductions) or [Reduction.SAME] * size

@@ -12,6 +12,10 @@ RESUME_NOW: Final = "resume.now"
 FromFirst = Callable[[str, Callable[[], Any]], Any]
 
 
+class PauseInterrupted(Exception):  # noqa: N818 - it is no fault
+    """The run is to stop while it waits; whoever resumes it waits again."""
+
+
 def of_itself(_what: str, ask: Callable[[], Any]) -> Any:
     """What a rank that is alone hears from the first one."""
     return ask()
@@ -27,6 +31,7 @@ class Pausing:
         run_dir: the run directory.
         sleep: waits for so many seconds.
         from_first: `(what, ask)`; what `ask` returns on the first rank. Collective.
+        asked_to_stop: whether this process is to stop; asked of the first rank.
         poll_secs: how often the file is looked for. A second: our choice, because nobody
             sees it and no disk feels it.
     """
@@ -38,12 +43,14 @@ class Pausing:
         *,
         sleep: Callable[[float], None],
         from_first: FromFirst = of_itself,
+        asked_to_stop: Callable[[], object] = lambda: False,
         poll_secs: float = 1.0,
     ) -> None:
         self._disk = disk
         self._path = run_dir / RESUME_NOW
         self._sleep = sleep
         self._from_first = from_first
+        self._asked_to_stop = asked_to_stop
         self._poll_secs = poll_secs
 
     def clear(self) -> None:
@@ -59,15 +66,23 @@ class Pausing:
 
         Seconds slept are counted, rather than a clock read, so that one that is set back or
         stands still cannot make a pause endless.
+
+        Raises:
+            PauseInterrupted: the run is to stop.
         """
         left, waited = self._from_first("the pause's end", timeout_secs), 0.0
-        while not self._from_first("the end of the pause", self._is_there):
+        while not (said := self._from_first("the end of the pause", self._look))["there"]:
+            if said["stop"]:
+                raise PauseInterrupted
             if waited >= left:
                 return None
             pause = min(self._poll_secs, left - waited)
             self._sleep(pause)
             waited += pause
         return waited
+
+    def _look(self) -> dict[str, bool]:
+        return {"there": self._is_there(), "stop": bool(self._asked_to_stop())}
 
     def _is_there(self) -> bool:
         try:

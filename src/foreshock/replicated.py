@@ -14,6 +14,7 @@ from foreshock.core.probe import Probe
 from foreshock.core.reading import from_json_number, json_number
 from foreshock.data.stream import Stream
 from foreshock.ranks.agreement import Ranks
+from foreshock.run_state import RunState
 from foreshock.snapshots.codec import decode, encode
 from foreshock.snapshots.parts import (
     NumpyGeneratorPart,
@@ -21,6 +22,7 @@ from foreshock.snapshots.parts import (
     PythonRandomPart,
     TorchGeneratorPart,
     clone_tree,
+    part_for,
 )
 
 RANDOM_PARTS = (TorchGeneratorPart, NumpyGeneratorPart, PythonRandomPart)
@@ -227,3 +229,16 @@ def _packed(tree: Any) -> bytes:
 def _unpacked(data: bytes) -> Any:
     size = 8 + int.from_bytes(data[:8], "little")
     return decode(json.loads(data[8:size]), safetensors.torch.load(data[size:]))
+
+
+def track(
+    state: RunState, ranks: Ranks, name: str, thing: Any, *, per_rank: bool | None = None
+) -> None:
+    """Rewind further state with the run; see `Guard.track`."""
+    part = part_for(name, thing)
+    if per_rank or (per_rank is None and isinstance(part, RANDOM_PARTS)):
+        own = PerRankPart(name, part, ranks, own=state.is_spread)
+        state.add(f"tracked.{name}", own)
+        own.settled()
+    else:
+        state.add(f"tracked.{name}", part)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foreshock.attempts import Attempts
-from foreshock.core.errors import ForeshockError, Halted
+from foreshock.core.errors import ForeshockError, Halted, Stopped
 from foreshock.durable import Disk
 from foreshock.journal import Journal
 from foreshock.monitor import Monitor
@@ -23,6 +23,7 @@ DECISIONS: Final = frozenset(
         "plan",
         "run_finished",
         "run_halted",
+        "run_stopped",
         "verification",
     }
 )
@@ -97,7 +98,7 @@ class Unison:
         lost = self._ranks.failure
         if self._ranks.size == 1 or (lost is None and error is None):
             return
-        if lost is None and isinstance(error, StopIteration | Halted):
+        if lost is None and isinstance(error, StopIteration | Halted | Stopped):
             return
         if lost is None and error is not None:
             lost = self._ranks.explain(what, error)

@@ -15,6 +15,7 @@ from foreshock.norms import Sizes, local, sizes
 from foreshock.optimizer_settings import capabilities_of, overridden
 from foreshock.ranks.exchange import num_ranks
 from foreshock.ranks.placement import is_distributed, laid_out_like, num_copies
+from foreshock.several import members_of
 
 
 class Update:
@@ -51,7 +52,7 @@ class Update:
         gated: bool = True,
         agree: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        if isinstance(optimizer, torch.optim.LBFGS):
+        if any(isinstance(one, torch.optim.LBFGS) for one in members_of(optimizer)):
             raise ConfigError(
                 "LBFGS calls the model several times a step; Foreshock cannot gate it"
             )
@@ -203,9 +204,9 @@ class Update:
         """Forget what has been gathered of a step that will not be completed."""
         self._optimizer.zero_grad(set_to_none=True)
 
-    def lr(self, factor: float) -> float:
-        """The learning rate of the first group, with the override."""
-        return float(self._optimizer.param_groups[0]["lr"]) * factor
+    def lr(self, factor: float, tuning: Tuning = AS_BUILT) -> float:
+        """The learning rate of the first group, with what is overridden."""
+        return tuning.lr(float(self._optimizer.param_groups[0]["lr"]) * factor)
 
     def _makes_state(self) -> bool:
         """Whether the update would make the state of a parameter: its first one.

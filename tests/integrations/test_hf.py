@@ -18,13 +18,14 @@ from foreshock.core.policy import Policy  # noqa: E402
 from foreshock.data.stream import Stage, Stream  # noqa: E402
 from foreshock.integrations.hf import ForeshockCallback  # noqa: E402
 from tests.integrations import scenario  # noqa: E402
+from tests.ranks.processes import on_ranks  # noqa: E402
 
 
 def trainer(out, model, rows, **options):
     held_out = options.pop("eval_dataset", None)
     arguments = transformers.TrainingArguments(
         output_dir=str(out),
-        per_device_train_batch_size=scenario.BATCH,
+        per_device_train_batch_size=options.pop("per_device_train_batch_size", scenario.BATCH),
         max_steps=options.pop("max_steps", scenario.STEPS),
         learning_rate=scenario.LR,
         lr_scheduler_type="constant",
@@ -196,3 +197,36 @@ def test_afterwards_everything_is_as_it_was(tmp_path):
     assert set(vars(guarded.accelerator)) == before
     assert guarded.optimizer.step.__module__ != "foreshock.integrations.hf"
     assert not any(module._forward_hooks for module in guarded.model.modules())
+
+
+def on_a_rank(rank, world, folder):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    model = scenario.model()
+    size = scenario.BATCH // world
+    guarded = trainer(folder / "out", model, scenario.Rows(), per_device_train_batch_size=size)
+    assert guarded.args.world_size == world
+    callback = ForeshockCallback(folder / "run", recipe=scenario.recipe()).attach(guarded)
+    guarded.train()
+    assert isinstance(guarded.model_wrapped, torch.nn.parallel.DistributedDataParallel)
+
+    def twin(batches):
+        rows = scenario.Rows()
+        flat = [rows[row] for batch in batches for row in batch[rank * size : (rank + 1) * size]]
+        other = scenario.model()
+        options = {"max_steps": len(batches), "per_device_train_batch_size": size}
+        plain = trainer(folder / "twin", other, flat, **options)
+        plain.get_train_dataloader = lambda: torch.utils.data.DataLoader(
+            flat, size, collate_fn=plain.data_collator
+        )
+        plain.train()
+        return other
+
+    scenario.check(folder / "run", model, twin)
+    return callback.guard.book.num_rollbacks
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    found = on_ranks(on_a_rank, 2, tmp_path)
+    assert found[0] == found[1] > 0

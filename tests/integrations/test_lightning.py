@@ -397,9 +397,9 @@ def weighted():
 @pytest.mark.parametrize(
     ("module", "data", "options", "why"),
     [
-        (ByHand, loader, {"gradient_clip_val": None}, "optimizes by hand"),
-        (OwnClipping, loader, {}, "OwnClipping.configure_gradient_clipping clips by itself"),
-        (Module, loader, {"gradient_clip_algorithm": "value"}, "clips by value"),
+        (ByHand, loader, {"gradient_clip_val": None}, "manual optimization: use"),
+        (OwnClipping, loader, {}, "clipping in a hook: use"),
+        (Module, loader, {"gradient_clip_algorithm": "value"}, "clipping by value: use"),
         (Module, loader, {"reload_dataloaders_every_n_epochs": 1}, "other data under way"),
         (Module, loader, {"overfit_batches": 4}, "same few batches"),
         (Module, lambda rows: loader(Rows()), {}, "a Rows without __getitem__"),

@@ -1,5 +1,6 @@
 """The user's own loop under the Guard: what every other integration is measured by."""
 
+import functools
 import random
 from pathlib import Path
 
@@ -8,17 +9,27 @@ import pytest
 import torch
 
 import foreshock
+from foreshock.core.errors import ConfigError
 from tests.integrations import scenario
 
 
-def parts(dropout=0.0):
+def parts(dropout=0.0, several=False):
+    """A model, its optimizers and their schedules."""
     model = scenario.model(dropout)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=scenario.LR)
-    return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    rest = list(model.parameters())
+    optimizers = []
+    if several:
+        rest = [one for one in rest if one is not model.hidden.weight]
+        optimizers = [torch.optim.Muon([model.hidden.weight], lr=scenario.LR)]
+    optimizers.append(torch.optim.AdamW(rest, lr=scenario.LR))
+    schedules = [torch.optim.lr_scheduler.LambdaLR(one, lambda step: 1.0) for one in optimizers]
+    return model, optimizers, schedules
 
 
-def guarded(run_dir, *, dropout=0.0, accumulate=1, **options):
-    model, optimizer, scheduler = parts(dropout)
+def guarded(run_dir, *, dropout=0.0, accumulate=1, several=False, **options):
+    model, optimizer, scheduler = parts(dropout, several)
+    if not several:
+        (optimizer,), (scheduler,) = optimizer, scheduler
     defaults = {"recipe": scenario.recipe(), "max_steps": scenario.STEPS, "clip": scenario.CLIP}
     stream = scenario.stream(scenario.BATCH // accumulate)
     return model, foreshock.Guard(
@@ -39,10 +50,10 @@ def train(guard, model, after_step=lambda guard: None):
             after_step(guard)
 
 
-def untouched(batches, accumulate=1):
+def untouched(batches, accumulate=1, several=False):
     """The loop of PyTorch's tutorials."""
     rows = scenario.Rows()
-    model, optimizer, scheduler = parts()
+    model, optimizers, schedules = parts(several=several)
     share = scenario.BATCH // accumulate
     for batch in batches:
         for start in range(0, scenario.BATCH, share):
@@ -51,30 +62,48 @@ def untouched(batches, accumulate=1):
             )
             (model(**some)["loss"] / accumulate).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), scenario.CLIP)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
+        for one in (*optimizers, *schedules):
+            one.step()
+        model.zero_grad()
     return model
 
 
-def interrupted(run_dir, kill_at=None):
+def interrupted(run_dir, kill_at=None, several=False):
     for seed in (random.seed, np.random.seed, torch.manual_seed):  # all are part of the state
         seed(scenario.SEED)
-    model, guard = guarded(run_dir, dropout=0.1, resume=Path(run_dir, "run.json").exists())
+    model, guard = guarded(
+        run_dir, dropout=0.1, several=several, resume=Path(run_dir, "run.json").exists()
+    )
     train(guard, model, lambda guard: guard.step_number == kill_at and scenario.die())
     return guard.digest()
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_skips_rolls_back_and_ends_as_an_untouched_loop(tmp_path, accumulate):
-    model, guard = guarded(tmp_path / "run", accumulate=accumulate)
+def test_skips_rolls_back_and_ends_as_an_untouched_loop(tmp_path, accumulate, several):
+    model, guard = guarded(tmp_path / "run", accumulate=accumulate, several=several)
     train(guard, model)
     assert guard.book.num_rollbacks > 0
-    scenario.check(tmp_path / "run", model, lambda batches: untouched(batches, accumulate))
+    twin = functools.partial(untouched, accumulate=accumulate, several=several)
+    scenario.check(tmp_path / "run", model, twin)
 
 
-def test_killed_and_started_again_it_ends_as_if_nothing_had_been(tmp_path):
-    whole = interrupted(tmp_path / "whole")
+@pytest.mark.parametrize("several", [False, True])
+def test_killed_and_started_again_it_ends_as_if_nothing_had_been(tmp_path, several):
+    whole = interrupted(tmp_path / "whole", several=several)
     call = "from tests.integrations.test_plain import interrupted as go; "
-    scenario.killed(f"{call} go({str(tmp_path / 'run')!r}, 75)")
-    assert interrupted(tmp_path / "run") == whole
+    scenario.killed(f"{call} go({str(tmp_path / 'run')!r}, 75, {several})")
+    assert interrupted(tmp_path / "run", several=several) == whole
+
+
+def test_what_cannot_be_gated_is_refused_among_several_too(tmp_path):
+    model, optimizers, schedules = parts(several=True)
+    stream, run_dir = scenario.stream(), tmp_path / "run"
+    lbfgs = torch.optim.LBFGS(model.embedding.parameters())
+    with pytest.raises(ConfigError, match="LBFGS"):
+        foreshock.Guard(model, [optimizers[0], lbfgs], stream, run_dir=run_dir)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[1])
+    with pytest.raises(ConfigError, match="ReduceLROnPlateau"):
+        foreshock.Guard(
+            model, optimizers, stream, run_dir=run_dir, scheduler=[schedules[0], plateau]
+        )

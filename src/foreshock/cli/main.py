@@ -8,6 +8,7 @@ from rich.console import Console
 
 import foreshock
 from foreshock.cli import (
+    capabilities,
     demo,
     diagnose,
     export,
@@ -30,7 +31,19 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, diagnose, demo, report, samples, export, signals, snapshots, verify, minimize):
+for module in (
+    run,
+    diagnose,
+    demo,
+    report,
+    samples,
+    export,
+    signals,
+    snapshots,
+    verify,
+    minimize,
+    capabilities,
+):
     cli.command(module.__name__.rpartition(".")[2])(module.command)
 cli.add_typer(quarantine.app, name="quarantine")
 

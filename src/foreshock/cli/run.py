@@ -2,6 +2,7 @@
 
 import dataclasses
 import json as json_format
+import os
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from foreshock.core.errors import ConfigError, Halted
+from foreshock.core.errors import ConfigError, Halted, Stopped
 from foreshock.report.clean import clean_text
 
 
@@ -41,11 +42,22 @@ def command(  # noqa: PLR0917 - the options of a command line
     minimize_minutes: Annotated[
         float, typer.Option(help="Wall time for one such search.", min=0.0)
     ] = 30.0,
+    grace_secs: Annotated[
+        float, typer.Option(help="From SIGTERM or SIGUSR1 to SIGKILL.", min=1.0)
+    ] = 30.0,
+    check_determinism: Annotated[
+        bool,
+        typer.Option(
+            "--check-determinism",
+            help="First run a few steps twice from one state, and say whether all bits agree.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train a Program to the end: skip, roll back, quarantine, verify, give back, go on.
 
-    Exit code 0 if it finished, 3 if the policy halted it, 2 if it could not start.
+    Exit code 0 if it finished, 3 if the policy halted it, 75 if SIGTERM or SIGUSR1 stopped it
+    (--resume goes on), 2 if it could not start.
     """
     from foreshock import recipes  # noqa: PLC0415 - the command line starts without torch
     from foreshock.background import BackgroundSearch, minimize_command  # noqa: PLC0415
@@ -59,8 +71,11 @@ def command(  # noqa: PLR0917 - the options of a command line
     recipe = recipes.load(config) if config is not None else recipes.standard()
     if advise:
         recipe = dataclasses.replace(recipe, advise=True)
-    built = build(function, settings)
     console = Console(stderr=True, quiet=as_json)
+    checked = _checked(function, settings, recipe) if check_determinism else None
+    if checked is not None:
+        _teller(console)(checked.sentence)
+    built = build(function, settings)
     name = program.rpartition(":")[2]
     bar = _progress(console, max_steps)
     by_hand = shlex.join(["foreshock", "minimize", str(run_dir), "--program", program])
@@ -93,11 +108,14 @@ def command(  # noqa: PLR0917 - the options of a command line
         max_steps=max_steps,
         resume=resume,
         listener=listen,
+        grace_secs=grace_secs,
     )
     guards.append(guard)
     try:
         with guard, bar:
-            with suppress(Halted):
+            if checked is not None:
+                _note(guard, checked.to_json())
+            with suppress(Halted, Stopped):
                 train(built, guard)
             outcome = _outcome(guard, run_dir)
     finally:
@@ -109,7 +127,24 @@ def command(  # noqa: PLR0917 - the options of a command line
         )
     typer.echo(json_format.dumps(outcome, allow_nan=False) if as_json else _sentence(outcome))
     if guard.halted is not None:
-        raise typer.Exit(3)
+        raise typer.Exit(Halted.exit_code)
+    if guard.stopped is not None:
+        raise typer.Exit(Stopped.exit_code)
+
+
+def _checked(function: Any, settings: Any, recipe: Any) -> Any:
+    """Whether steps run twice agree, of a program of its own: the run does not notice."""
+    from foreshock.determinism import check_determinism  # noqa: PLC0415
+    from foreshock.driver import build  # noqa: PLC0415
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--check-determinism runs steps on one process; leave it out on several")
+    return check_determinism(build(function, settings), recipe)
+
+
+def _note(guard: Any, found: dict[str, Any]) -> None:
+    """Journal what came of running steps twice, before the run goes on."""
+    guard._journal.write("determinism", attempt=guard.attempt, step=guard.step_number, **found)
 
 
 def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:
@@ -118,16 +153,19 @@ def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:
         "step": guard.step_number,
         "attempt": guard.attempt,
         "halted": guard.halted,
+        "stopped": guard.stopped,
         "num_incidents": len(guard.book.incidents),
         "num_advices": len(guard.book.advices),
         "num_quarantined": guard.num_quarantined,
-        "digest": guard.digest(),
+        "digest": guard.digest() if guard.stopped is None else None,  # there is no time for it
     }
 
 
 def _sentence(outcome: dict[str, Any]) -> str:
     if outcome["halted"] is not None:
         return f"{clean_text(outcome['halted'])}\nThe note is in {outcome['run_dir']}/handover.md"
+    if outcome["stopped"] is not None:
+        return f"The run was {outcome['stopped']}"
     advices = outcome["num_advices"]
     advised = f"{advices} piece(s) of advice, none carried out, " if advices else ""
     return (

@@ -57,5 +57,18 @@ class Halted(ForeshockError):  # noqa: N818 - it reports a decision, not a fault
     exit_code = 3
 
 
+class Stopped(ForeshockError, SystemExit):  # noqa: N818 - it reports what was asked for
+    """The system asked the run to stop; it goes on from disk when it is started again.
+
+    A script that lets it pass ends with exit code 75, and without a traceback.
+    """
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: not done, try again
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = self.exit_code
+
+
 class LogError(ForeshockError):
     """A log cannot be read: it is missing, empty, of no known format, or damaged at its root."""

@@ -49,10 +49,10 @@ class Program:
 
     Attributes:
         model: the module to train.
-        optimizer: its optimizer.
+        optimizer: its optimizer, or a list of several.
         stream: a `foreshock.Stream` of batches.
         loss: `(model, batch) -> tensor or Loss`.
-        scheduler: stepped once a step, or None.
+        scheduler: stepped once a step, or None, or a list of several.
         scaler: a gradient scaler, or None.
         clip: largest gradient norm, or None.
         accumulate: micro-steps in a step.

@@ -152,8 +152,11 @@ class Site:
     def group_table(self) -> Groups:
         """The module groups of the parameters, and how norms are summed over them."""
         groups = self.groups or tuple(module_group(path) for path, _ in self.parameters)
-        sizes = [one.numel() * (2 if one.is_complex() else 1) for _, one in self.parameters]
-        return Groups(groups, sizes)
+        return Groups(groups, self.num_elements())
+
+    def num_elements(self) -> list[int]:
+        """Elements of each parameter, `[P]`; a complex one has two."""
+        return [one.numel() * (2 if one.is_complex() else 1) for _, one in self.parameters]
 
     def norm_reductions(self) -> "list[Reduction]":
         """How norms of the parameters, one each, are joined over ranks, `[P]`."""

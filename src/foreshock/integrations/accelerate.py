@@ -31,6 +31,22 @@ from foreshock.core.errors import CapabilityError, ConfigError
 from foreshock.guard import Guard
 from foreshock.own_loop import OwnLoop
 
+CAPABILITIES = {
+    "title": "a loop with Accelerate",
+    "packages": ["accelerate"],
+    "extra": "hf",
+    "yes": "watch skip rollback quarantine resume stop clip lr accumulate processes",
+    "untested": "fp16 shards",
+    "limited": {"own_loader": "steps are skipped; none is taken back, and nothing is resumed"},
+    "refuses": {
+        "DeepSpeed": "it makes the update inside the engine, where the Guard cannot come between",
+        "Megatron-LM": "it runs forward, backward and update in one call; nothing is between",
+        "XLA": "gradients are joined and read lazily there; this was never tried",
+        "FSDP1": "it flattens parameters; set fsdp_version: 2",
+        "LOMO": "it updates inside backward, where no gradient is left to judge",
+    },
+}
+
 
 def guard(
     accelerator: Accelerator,
@@ -102,23 +118,21 @@ def guard(
 
 def _check(accelerator: Any, optimizer: Any) -> None:
     """Refuse what the Guard cannot follow, before anything is trained."""
-    why, fsdp = "", getattr(accelerator.state, "fsdp_plugin", None)
+    found, fsdp = "", getattr(accelerator.state, "fsdp_plugin", None)
     match accelerator.distributed_type:
         case DistributedType.DEEPSPEED:
-            why = (
-                "DeepSpeed makes the update inside the engine, where the Guard cannot come "
-                "between, and its engine has no adapter yet"
-            )
+            found = "DeepSpeed"
         case DistributedType.MEGATRON_LM:
-            why = "Megatron-LM runs forward, backward and update in one call; nothing is between"
+            found = "Megatron-LM"
         case DistributedType.XLA:
-            why = "on XLA gradients are joined and read lazily; this was never tried"
+            found = "XLA"
         case DistributedType.FSDP if getattr(fsdp, "fsdp_version", 1) != 2:
-            why = "FSDP1 flattens parameters; set fsdp_version: 2"
+            found = "FSDP1"
     if "lomo" in type(getattr(optimizer, "optimizer", optimizer)).__name__.lower():
-        why = "LOMO updates inside backward, where no gradient is left to judge"
-    if why:
-        raise CapabilityError(f"this Accelerator cannot be guarded: {why}")
+        found = "LOMO"
+    if found:
+        why = CAPABILITIES["refuses"][found]
+        raise CapabilityError(f"this Accelerator cannot be guarded: {found}: {why}")
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise ConfigError(
             f"the optimizer is a {type(optimizer).__name__} that was not prepared: model, "

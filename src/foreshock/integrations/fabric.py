@@ -26,6 +26,21 @@ from foreshock.core.errors import CapabilityError, ConfigError
 from foreshock.guard import Guard
 from foreshock.own_loop import OwnLoop
 
+CAPABILITIES = {
+    "title": "a loop with Lightning Fabric",
+    "packages": ["lightning"],
+    "extra": "lightning",
+    "yes": "watch skip rollback quarantine resume stop clip lr accumulate fp16 processes",
+    "limited": {"own_loader": "steps are skipped; none is taken back, and nothing is resumed"},
+    "no": {"shards": "strategies other than one device and DDP were never tried"},
+    "refuses": {
+        "DeepSpeedStrategy": "it makes the update inside the engine, where the Guard cannot come "
+        "between",
+        "FSDPStrategy": "it is FSDP1, which flattens parameters; use DDPStrategy",
+        "other strategies": "they were never tried; use one device, or DDPStrategy",
+    },
+}
+
 
 def guard(
     fabric: Fabric,
@@ -99,18 +114,13 @@ def guard(
 def _check(fabric: Any, model: Any, optimizer: Any) -> None:
     """Refuse what the Guard cannot follow, before anything is trained."""
     kinds = {kind.__name__ for kind in type(fabric.strategy).__mro__}
-    why = ""
-    if "DeepSpeedStrategy" in kinds:
-        why = (
-            "DeepSpeed makes the update inside the engine, where the Guard cannot come between: "
-            "its engine has no adapter yet"
-        )
-    elif "FSDPStrategy" in kinds:
-        why = "FSDPStrategy is FSDP1, which flattens parameters; use DDPStrategy"
-    elif not kinds & {"SingleDeviceStrategy", "DDPStrategy"} or "XLA" in str(kinds):
-        why = f"{type(fabric.strategy).__name__} was never tried; use one device, or DDPStrategy"
-    if why:
-        raise CapabilityError(f"this Fabric cannot be guarded: {why}")
+    known = CAPABILITIES["refuses"]
+    found = next((name for name in known if name in kinds), "")
+    if not kinds & {"SingleDeviceStrategy", "DDPStrategy"} or "XLA" in str(kinds):
+        found = found or "other strategies"
+    if found:
+        name = type(fabric.strategy).__name__
+        raise CapabilityError(f"this Fabric cannot be guarded: {name}: {known[found]}")
     for name, one in {"model": model, "optimizer": optimizer}.items():
         if not is_wrapped(one):
             raise ConfigError(

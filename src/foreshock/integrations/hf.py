@@ -25,12 +25,29 @@ import torch
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from foreshock.core.errors import CapabilityError, ConfigError, RunDirError
+from foreshock.core.errors import CapabilityError, ConfigError, RunDirError, Stopped
 from foreshock.core.probe import Probe
 from foreshock.data.stream import Stage, Stream
 from foreshock.guard import Guard
 from foreshock.recipes import Recipe
 from foreshock.stand_in import drawn, stand_in
+
+CAPABILITIES = {
+    "title": "the Trainer of Hugging Face, and what subclasses it",
+    "packages": ["transformers", "accelerate"],
+    "extra": "hf",
+    "yes": "watch skip rollback quarantine resume stop clip lr accumulate processes",
+    "untested": "fp16 shards",
+    "limited": {"own_loader": "with rewind=False steps are skipped; none is taken back or resumed"},
+    "refuses": {
+        "DeepSpeed": "it makes the update inside backward, where no callback comes between, and "
+        "its engine has no adapter under the Trainer",
+        "FSDP1": "it flattens parameters; set fsdp_version: 2",
+        "DataParallel": "it copies the model at every step; start it with torchrun",
+        "LOMO": "it updates inside backward, where no gradient is left to judge",
+        "auto_find_batch_size": "it begins anew with other batches; set the batch size",
+    },
+}
 
 
 class ForeshockCallback(TrainerCallback):
@@ -71,6 +88,7 @@ class ForeshockCallback(TrainerCallback):
         self._ahead: list[Any] = []
         self._epoch = 0
         self._norm = torch.zeros(())
+        self._stopped: Stopped | None = None
         self._undo = ExitStack()
 
     def attach(self, trainer: Trainer) -> "ForeshockCallback":
@@ -91,7 +109,10 @@ class ForeshockCallback(TrainerCallback):
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
-                return train(*args, **kwargs)
+                result = train(*args, **kwargs)
+                if self._stopped is not None:
+                    raise self._stopped  # else it would pass for a finished training
+                return result
             except BaseException as error:
                 if self.guard is not None:
                     self.guard.__exit__(type(error), error, None)
@@ -134,7 +155,7 @@ class ForeshockCallback(TrainerCallback):
             **self._options,
         )
         self._undo.callback(self.guard.close)
-        self._ahead = []
+        self._ahead, self._stopped = [], None
         self._norm = self._norm.to(args.device)
         stand_in(self._undo, accelerator, "backward", self._then_told(accelerator.backward))
         stand_in(self._undo, accelerator, "clip_grad_norm_", lambda *_, **__: self._norm)
@@ -143,14 +164,24 @@ class ForeshockCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         self._mark_epochs(args, state, control)
-        if state.global_step >= state.max_steps and control.should_training_stop:
+        ending = state.global_step >= state.max_steps and control.should_training_stop
+        if ending or (self.guard is not None and self.guard.asked_to_stop):
             # The last steps are not judged yet: they may send the run back.
             try:
                 self._ahead.append(self._next())
             except StopIteration:
-                return control
+                return self.on_epoch_end(args, state, control)
             control.should_training_stop = False
             control.should_save = control.should_evaluate = control.should_log = False
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        if self._stopped is not None:  # the Trainer ends in its own way, but has no time for more
+            control.should_training_stop = True
+        elif not self._rewind or state.global_step >= state.max_steps:
+            return control
+        # Else the Trainer takes so many batches for an epoch, whichever were taken back.
+        control.should_save = control.should_evaluate = control.should_log = False
         return control
 
     # ---- what stands in the Trainer's place -----------------------------------------
@@ -174,7 +205,12 @@ class ForeshockCallback(TrainerCallback):
 
     def _next(self) -> Any:
         assert self.guard is not None
-        batch = next(self.guard)
+        try:
+            batch = next(self.guard)
+        except Stopped as stopped:
+            self._stopped = stopped
+            self._trainer.control.should_training_stop = True
+            raise StopIteration from stopped
         self._follow()
         return batch
 
@@ -262,6 +298,7 @@ def train(trainer: Trainer, run_dir: str | Path, **options: Any) -> Any:
     Raises:
         CapabilityError: the Guard cannot follow what this Trainer does.
         Halted: the policy stopped the run.
+        Stopped: the system did.
     """
     ForeshockCallback(run_dir, **options).attach(trainer)
     return trainer.train()
@@ -270,20 +307,18 @@ def train(trainer: Trainer, run_dir: str | Path, **options: Any) -> Any:
 def _check(trainer: Any, *, rewind: bool) -> None:
     """Refuse what the Guard cannot follow, before anything is trained."""
     args, kind = trainer.args, type(trainer)
-    why = ""
-    if trainer.is_deepspeed_enabled:
-        why = (
-            "DeepSpeed makes the update inside backward, where no callback comes between, and its "
-            "engine has no adapter yet"
-        )
-    elif trainer.is_fsdp_enabled and _fsdp_version(trainer) != 2:
-        why = "FSDP1 flattens parameters; set fsdp_version: 2"
-    elif args.n_gpu > 1:
-        why = "torch.nn.DataParallel copies the model at every step; start it with torchrun"
-    elif "lomo" in str(args.optim).lower():
-        why = f"{args.optim} updates inside backward, where no gradient is left to judge"
-    elif args.auto_find_batch_size:
-        why = "auto_find_batch_size begins anew with other batches; set the batch size"
+    why, known = (
+        "",
+        {
+            "DeepSpeed": trainer.is_deepspeed_enabled,
+            "FSDP1": trainer.is_fsdp_enabled and _fsdp_version(trainer) != 2,
+            "DataParallel": args.n_gpu > 1,
+            "LOMO": "lomo" in str(args.optim).lower(),
+            "auto_find_batch_size": args.auto_find_batch_size,
+        },
+    )
+    if found := next((what for what, there in known.items() if there), None):
+        why = f"{found}: {CAPABILITIES['refuses'][found]}"
     elif rewind and kind.get_train_dataloader is not Trainer.get_train_dataloader:
         why = (
             f"{kind.__name__} makes its own loader, which cannot go back: give "

@@ -34,12 +34,28 @@ from foreshock.guard import Guard
 from foreshock.recipes import Recipe
 from foreshock.stand_in import drawn, stand_in
 
-_CHANGING = {
-    "GradientAccumulationScheduler": "it changes the number of micro-steps under way",
-    "StochasticWeightAveraging": "its average would keep what is taken back",
-    "WeightAveraging": "its average would keep what is taken back",
-    "BatchSizeFinder": "it trains on trial; call it before, in a fit of its own",
-    "LearningRateFinder": "it trains on trial; call it before, in a fit of its own",
+CAPABILITIES = {
+    "title": "the Trainer of Lightning",
+    "packages": ["lightning"],
+    "extra": "lightning",
+    "yes": "watch skip rollback quarantine resume stop clip lr accumulate fp16 processes",
+    "limited": {"own_loader": "with rewind=False steps are skipped; none is taken back or resumed"},
+    "no": {"shards": "strategies other than one device and DDP were never tried"},
+    "refuses": {
+        "manual optimization": "use foreshock.integrations.fabric, or foreshock.Guard",
+        "DeepSpeedStrategy": "its engine updates by itself, and has no adapter under the Trainer",
+        "FSDPStrategy": "it is FSDP1, which flattens parameters; use ddp",
+        "other strategies": "they were never tried; use one device, or ddp",
+        "clipping by value": 'use gradient_clip_algorithm="norm"',
+        "clipping in a hook": "use Trainer(gradient_clip_val=...)",
+        "reload_dataloaders_every_n_epochs": "it brings other data under way; set it to 0",
+        "overfit_batches": "it trains the same few batches for ever; set it to 0",
+        "GradientAccumulationScheduler": "it changes the number of micro-steps under way",
+        "StochasticWeightAveraging": "its average would keep what is taken back",
+        "WeightAveraging": "its average would keep what is taken back",
+        "BatchSizeFinder": "it trains on trial; call it before, in a fit of its own",
+        "LearningRateFinder": "it trains on trial; call it before, in a fit of its own",
+    },
 }
 _ORDERS = ("RandomSampler", "SequentialSampler", "DistributedSampler")
 
@@ -323,30 +339,24 @@ def _kinds(thing: Any) -> set[str]:
 
 def _check(trainer: Any, module: Any, *, rewind: bool) -> None:
     """Refuse what the Guard cannot follow, before anything is trained."""
-    strategy, why = _kinds(trainer.strategy), ""
-    changing = [one for one in trainer.callbacks if _kinds(one) & _CHANGING.keys()]
+    strategy = _kinds(trainer.strategy)
     clipping = type(module).configure_gradient_clipping.__qualname__
-    if not module.automatic_optimization:
-        why = "it optimizes by hand: use foreshock.integrations.fabric, or foreshock.Guard"
-    elif "DeepSpeedStrategy" in strategy:
-        why = "DeepSpeed's engine updates by itself, and has no adapter yet"
-    elif "FSDPStrategy" in strategy:
-        why = "FSDPStrategy is FSDP1, which flattens parameters; use ddp"
-    elif not strategy & {"SingleDeviceStrategy", "DDPStrategy"} or "XLA" in str(strategy):
-        why = f"{type(trainer.strategy).__name__} was never tried; use one device, or ddp"
-    elif trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value":
-        why = 'it clips by value; use gradient_clip_algorithm="norm"'
-    elif not clipping.startswith("LightningModule."):
-        why = f"{clipping} clips by itself; use Trainer(gradient_clip_val=...)"
-    elif changing:
-        name = next(name for name in _CHANGING if name in _kinds(changing[0]))
-        why = f"{type(changing[0]).__name__} is among its callbacks: {_CHANGING[name]}"
-    elif rewind and trainer.reload_dataloaders_every_n_epochs:
-        why = "reload_dataloaders_every_n_epochs brings other data under way; set it to 0"
-    elif rewind and trainer.overfit_batches:
-        why = "overfit_batches trains the same few batches for ever; set it to 0"
-    if why:
-        raise CapabilityError(f"this Trainer cannot be guarded: {why}")
+    clips_by_value = trainer.gradient_clip_algorithm == "value"
+    there = {
+        "manual optimization": not module.automatic_optimization,
+        "DeepSpeedStrategy": "DeepSpeedStrategy" in strategy,
+        "FSDPStrategy": "FSDPStrategy" in strategy,
+        "other strategies": not strategy & {"SingleDeviceStrategy", "DDPStrategy"}
+        or "XLA" in str(strategy),
+        "clipping by value": trainer.gradient_clip_val and clips_by_value,
+        "clipping in a hook": not clipping.startswith("LightningModule."),
+        "reload_dataloaders_every_n_epochs": rewind and trainer.reload_dataloaders_every_n_epochs,
+        "overfit_batches": rewind and trainer.overfit_batches,
+    }
+    callbacks = {name for one in trainer.callbacks for name in _kinds(one)}
+    for what, why in CAPABILITIES["refuses"].items():
+        if there.get(what, what in callbacks):
+            raise CapabilityError(f"this Trainer cannot be guarded: {what}: {why}")
 
 
 def _stream(

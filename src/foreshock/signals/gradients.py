@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from foreshock.core.adaptive import adaptive_group
 from foreshock.core.groups import total_norm
 from foreshock.core.names import (
     CLIP_SHARE,
@@ -80,9 +81,8 @@ class _AttachedGradients(Attached):
 
 
 def _epsilon(optimizer: Any) -> float:
-    """Epsilon of the first parameter group; 0 where the optimizer has none."""
-    groups = getattr(optimizer, "param_groups", None) or [{}]
-    value = groups[0].get("eps", 0.0)
+    """Epsilon of the first parameter group with a second moment; 0 where there is none."""
+    value = adaptive_group(optimizer).get("eps", 0.0)
     return float(value) if isinstance(value, int | float) else 0.0
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from foreshock.core.adaptive import adaptive_group, is_adaptive
 from foreshock.core.names import (
     FIRST_MOMENT_NORM,
     NUM_NONFINITE_MOMENTS,
@@ -37,8 +38,17 @@ class _AttachedMoments(Attached):
         self._sampling = Sampling.of(site)
         self._groups = site.group_table()
         self._num = len(site.parameters)
-        adaptive = _group_of(site.optimizer).get("betas") is not None
-        self._has_second = adaptive or "alpha" in _group_of(site.optimizer)
+        self._has_second = is_adaptive(adaptive_group(site.optimizer))
+        scaled = {
+            id(parameter)
+            for group in site.optimizer.param_groups
+            if is_adaptive(group)
+            for parameter in group["params"]
+        }
+        of_each = [id(parameter) in scaled for _, parameter in site.parameters]
+        self._scaled = np.array(of_each, dtype=np.float64)
+        self._all_scaled = all(of_each)
+        self._sizes = self._groups.sums(self._scaled * np.array(site.num_elements()))
         kinds = [FIRST_MOMENT_NORM]
         if self._has_second:
             kinds += [SECOND_MOMENT_RMS, RMS_T]
@@ -78,6 +88,8 @@ class _AttachedMoments(Attached):
             return np.sqrt(seen.first)[None]
         with np.errstate(all="ignore"):
             stale = seen.stale * float(self._correction() * self._factor(moment) ** 2)
+            if not self._all_scaled:
+                stale = np.where(self._scaled > 0, stale, 0.0)
             return np.sqrt(np.stack([seen.first, seen.second, stale]))
 
     def _in_passes(self, moment: Moment) -> torch.Tensor:
@@ -102,16 +114,19 @@ class _AttachedMoments(Attached):
         ratio = torch.mul(grads, grads, out=sampling.scratch())
         least = torch.as_tensor(self._least(), dtype=torch.float64).to(second)
         ratio.div_(torch.maximum(second, least, out=sampling.scratch(1)))
-        return (sampling.totals(ratio) * self._correction()).sqrt() * self._factor(moment)
+        totals = sampling.totals(ratio)
+        if not self._all_scaled:
+            totals = totals.where(torch.from_numpy(self._scaled > 0).to(totals.device), 0.0)
+        return (totals * self._correction()).sqrt() * self._factor(moment)
 
     def _least(self) -> Any:
         """The smallest v that counts as itself, `[]`: eps^2, as v is before its correction."""
-        eps = float(_group_of(self._optimizer).get("eps", 0.0))
+        eps = float(adaptive_group(self._optimizer).get("eps", 0.0))
         return self._correction() * max(eps**2, 1e-36)
 
     def _correction(self) -> Any:
         """What v is divided by to be corrected for its bias: `[]` in fp64, or a number."""
-        betas = _group_of(self._optimizer).get("betas")
+        betas = adaptive_group(self._optimizer).get("betas")
         if betas is None:
             return 1.0
         updates = self._sampling.num_updates()
@@ -135,19 +150,13 @@ class _AttachedMoments(Attached):
             whole = float(np.sum(norms**2))
             if place == 0:
                 found += [[np.sqrt(whole)], np.sqrt(squares)]
-            else:  # root mean squares
-                sizes = self._groups.sizes
+            else:  # root mean squares, over what has a second moment
+                sizes = self._groups.sizes if self._all_scaled else self._sizes
                 every = max(float(sizes.sum()), 1.0)
                 found += [[np.sqrt(whole / every)], np.sqrt(squares / np.maximum(sizes, 1))]
         if self._shares.are_sharded:  # broken on any rank, which only the joined norms tell
             partials[-2] = np.sum(~np.isfinite(per_kind[:2]).all(axis=0))
         return np.concatenate([*found, partials[-2:]])
-
-
-def _group_of(optimizer: Any) -> dict[str, Any]:
-    """The first parameter group: settings of others are taken to be the same."""
-    groups = getattr(optimizer, "param_groups", None)
-    return groups[0] if groups else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +180,8 @@ class MomentsSignal(Signal):
 
     The more unequal the rows of a matrix are, the less its sample says: of a large vocabulary,
     only a change by a factor. The places of the sample stay, so that most of the error stays too.
-    Optimizers without a second moment have the first series only.
+    Optimizers without a second moment have the first series only. Where some parameters have one
+    and others do not (AdamW beside Muon), the second moment and RMS_t are of those that have.
 
     Reference: Wortsman et al. 2023 (StableAdamW), section 3.4.
     """
@@ -183,7 +193,7 @@ class MomentsSignal(Signal):
     passes: ClassVar[str] = "three over a sample of the parameters; one if fused, with the update's"
 
     def attach(self, site: Site) -> Attached | None:
-        group = _group_of(site.optimizer)
+        group = adaptive_group(site.optimizer)
         if not {"betas", "alpha", "momentum"} & group.keys():
             return None
         return _AttachedMoments(site)

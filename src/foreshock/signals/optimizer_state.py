@@ -93,7 +93,7 @@ class OptimizerStateSignal(Signal):
     interval_steps: int = 100
 
     def attach(self, site: Site) -> Attached | None:
-        groups = getattr(site.optimizer, "param_groups", None)
-        if not groups or not {"betas", "alpha", "momentum"} & groups[0].keys():
+        groups = getattr(site.optimizer, "param_groups", None) or ()
+        if not any({"betas", "alpha", "momentum"} & group.keys() for group in groups):
             return None
         return _AttachedState(site)

@@ -10,6 +10,7 @@ import torch
 
 from foreshock.core.errors import SnapshotError
 from foreshock.ranks.placement import layout_of, own_data, spread
+from foreshock.several import members_of
 from foreshock.snapshots.copying import alike, copy_all, fits, same_memory
 
 _FSDP = "torch.distributed.fsdp."
@@ -144,11 +145,13 @@ class OptimizerPart(Part):
     def _copied(self, tree: Any) -> bool:
         """Whether everything could be copied into what is there; nothing is changed if not."""
         optimizer = self._optimizer
-        plain = type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
-        if not plain or optimizer._optimizer_load_state_dict_pre_hooks:
-            return False
-        if optimizer._optimizer_load_state_dict_post_hooks:
-            return False
+        for one in members_of(optimizer):
+            if type(one).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+                return False
+            if one._optimizer_load_state_dict_pre_hooks:
+                return False
+            if one._optimizer_load_state_dict_post_hooks:
+                return False
         now = optimizer.state_dict()
         saved_groups, now_groups = tree["param_groups"], now["param_groups"]
         if len(saved_groups) != len(now_groups) or tree["state"].keys() != now["state"].keys():

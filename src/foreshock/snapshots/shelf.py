@@ -1,6 +1,7 @@
 """The durable snapshots of a run: written one at a time, dropped, and known to be damaged."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Shelf:
         asynchronous: whether a write goes on while the training does; only where the disk
             may be used by two threads.
         store: where they are; by default a `DiskStore` in `folder`.
+        clock: seconds that only rise, for `write_secs`.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Shelf:
         *,
         asynchronous: bool,
         store: Store | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store: Store = DiskStore(disk, folder) if store is None else store
         """Where they are."""
@@ -52,6 +55,9 @@ class Shelf:
         self._held: Held | None = None
         self._here: Written | None = None
         self._written_bytes = 0
+        self._clock = clock
+        self.write_secs: float | None = None
+        """How long the last write took that succeeded; None before the first."""
 
     @property
     def writing(self) -> Held | None:
@@ -71,8 +77,14 @@ class Shelf:
         held.ref = dataclasses.replace(held.ref, durable=True)
         ref = held.ref
         self.store.begin(ref)
-        self._writer.start(ref.id, lambda: self.store.save(held))
+        self._writer.start(ref.id, lambda: self._timed(held))
         self._held, held.locked = held, True
+
+    def _timed(self, held: Held) -> int:
+        begun = self._clock()
+        size = self.store.save(held)
+        self.write_secs = self._clock() - begun
+        return size
 
     def collect(self, *, wait: bool = False) -> Written | None:
         """What came of a write, once it is whole; None while there is nothing to tell.
