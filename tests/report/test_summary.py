@@ -230,6 +230,24 @@ def test_halted_and_resumed(tmp_path: Path) -> None:
     assert told.num_steps_undone == 10
 
 
+def test_stopped_by_the_system_and_resumed(tmp_path: Path) -> None:
+    run = Script(tmp_path / "run")
+    run.start()
+    run.train(60)
+    run.write("stopping", signal="SIGTERM", secs_ago=0.5, write_secs=0.1, fits=True)
+    run.write("run_stopped", signal="SIGTERM", snapshot="00000060-a00001")
+    told = summary(tmp_path / "run")
+    assert told.state == "stopped"
+    expected = (
+        "Stopped by the system at step 60, to go on from there; nothing has gone wrong so far."
+    )
+    assert told.verdict == expected
+    run.start(60)
+    run.train(80)
+    run.close()
+    assert summary(tmp_path / "run").state == "open"
+
+
 def test_samples_are_counted_once(tmp_path: Path) -> None:
     run = Script(tmp_path / "run")
     run.start()

@@ -9,7 +9,7 @@ from foreshock.core.incident import IncidentBook
 from foreshock.report.aftermath import Aftermath, Pause, needed_of, pause_of, strengthen_of
 from foreshock.report.clean import real, whole
 from foreshock.report.incidents import DAMAGE, IncidentSummary, Trail, summarise_incident
-from foreshock.report.words import size
+from foreshock.report.words import UNFINISHED, size
 
 QUIET_STEPS: Final = 20
 """Steps without an alarm that end an episode: `Policy.quiet_steps`."""
@@ -154,7 +154,7 @@ class Fold:
             series=tuple(dict.fromkeys(series for *_, series in self.episode)),
             probed=self.probed,
         )
-        going_on = step is not None and self.state == "open" and step - max(steps) < QUIET_STEPS
+        going_on = step is not None and self.state in UNFINISHED and step - max(steps) < QUIET_STEPS
         if going_on:
             self.watched = found
         elif not self.advised:
@@ -216,6 +216,8 @@ class Fold:
                 self.state = "finished"
             case "run_halted":
                 self.state = "halted"
+            case "run_stopped":
+                self.state = "stopped"
             case _:
                 self._also(attempt, step, record)
 

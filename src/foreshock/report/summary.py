@@ -31,8 +31,8 @@ class RunSummary:
     """A run as its journal tells it.
 
     Attributes:
-        state: "finished", "halted", or "open" (still running or cut off: the journal
-            cannot tell these two apart).
+        state: "finished", "halted", "stopped" (by the system, to go on later), or "open" (still
+            running or cut off: the journal cannot tell these two apart).
         verdict: the run in one sentence.
         step: where the run stands.
         num_steps_trained: rows of readings, those that were undone later included.

@@ -12,7 +12,13 @@ from foreshock.report import words
 from foreshock.report.incidents import IncidentSummary
 from foreshock.report.summary import RunSummary
 
-_STYLES = {"recovered": "green", "finished": "green", "halted": "red", "open": "yellow"}
+_STYLES = {
+    "recovered": "green",
+    "finished": "green",
+    "halted": "red",
+    "open": "yellow",
+    "stopped": "yellow",
+}
 _MAX_FACTS = 6
 _MAX_OTHERS = 4
 _MAX_ADVICE = 8

@@ -8,6 +8,8 @@ from typing import Final
 from foreshock.core.incident import Outcome
 
 OPEN: Final = "open"
+UNFINISHED: Final = ("open", "stopped")
+"""States of a run from which it may go on by itself."""
 """The outcome of an incident that has not ended."""
 
 
@@ -155,7 +157,7 @@ def verdict(state: str, step: int, incidents: Sequence[tuple[str, str, int, str]
     """A run in one sentence.
 
     Args:
-        state: "finished", "halted" or "open".
+        state: "finished", "halted", "stopped" or "open".
         step: where it stands.
         incidents: of each its outcome, cause, onset step and ending (`how_it_ended`).
 
@@ -167,10 +169,13 @@ def verdict(state: str, step: int, incidents: Sequence[tuple[str, str, int, str]
     begin = {
         "finished": f"Finished at step {step:,}",
         "halted": f"Halted at step {step:,} and handed to a person",
+        "stopped": f"Stopped by the system at step {step:,}, to go on from there",
         "open": f"Running or cut off at step {step:,}",
     }[state]
     if not incidents:
-        return f"{begin}; nothing {'has gone wrong so far' if state == 'open' else 'went wrong'}."
+        return (
+            f"{begin}; nothing {'has gone wrong so far' if state in UNFINISHED else 'went wrong'}."
+        )
     if len(incidents) == 1:
         _, cause, onset, ending = incidents[0]
         return f"{begin}; one incident ({plain(cause)}, step {onset:,}) {ending}."
