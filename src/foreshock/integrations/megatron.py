@@ -126,7 +126,9 @@ def standard_recipe() -> Recipe:
 
     So the record is never older than a checkpoint of Megatron's, however it ends.
     """
-    cadence = Cadence(memory_keep=0, memory_steps=0, disk_steps=1, disk_keep=200)
+    cadence = Cadence(
+        memory_keep=0, memory_steps=0, disk_steps=1, disk_keep=200, asynchronous=False
+    )
     kept = {"loss", "gradients", "schedule"}
     recipe = standard({"rules": False, "level": "minimal"})
     signals = tuple(one for one in recipe.signals if one.name in kept)
