@@ -15,6 +15,7 @@ from foreshock.core.override import (
     EmbeddingFactor,
     GateLimit,
     LoweredBeta2,
+    LRCap,
     LRFactor,
     MomentReset,
     Override,
@@ -27,6 +28,7 @@ from foreshock.overrides import Overrides
 EXAMPLES: dict[str, Override] = {
     "gate_limited": GateLimit(limit=2.5, first_step=3, last_step=9),
     "lr_scaled": LRFactor(factor=0.1, first_step=3, hold_steps=4, ramp_steps=5),
+    "lr_capped": LRCap(max_lr=2e-3, first_step=3, hold_steps=4, ramp_steps=5),
     "clip_tightened": ClipLimit(max_norm=0.3, first_step=3, hold_steps=4, ramp_steps=5),
     "epsilon_raised": RaisedEpsilon(factor=10.0, least=1e-6, first_step=3, hold_steps=4),
     "beta2_lowered": LoweredBeta2(value=0.9, first_step=3, hold_steps=4),
@@ -72,6 +74,8 @@ def test_rates_multiply_and_all_else_takes_the_strictest() -> None:
     overrides = holding(
         LRFactor(factor=0.5, first_step=2),
         LRFactor(factor=0.5, first_step=4),
+        LRCap(max_lr=0.3, first_step=2, hold_steps=2),
+        LRCap(max_lr=0.1, first_step=3, hold_steps=2),
         GateLimit(limit=3.0, first_step=2, last_step=4),
         GateLimit(limit=2.0, first_step=4, last_step=5),
         ClipLimit(max_norm=0.5, first_step=2, hold_steps=2),
@@ -87,6 +91,8 @@ def test_rates_multiply_and_all_else_takes_the_strictest() -> None:
     assert [overrides.lr_factor(step) for step in steps] == [1, 0.5, 0.5, 0.25, 0.25, 0.25]
     assert [overrides.gate_limit(step) for step in steps] == [math.inf, 3, 3, 2, 2, math.inf]
     tunings = [overrides.tuning(step) for step in steps]
+    assert [one.lr(1.0) for one in tunings] == [1.0, 0.3, 0.1, 0.1, 1.0, 1.0]
+    assert [one.lr(0.2) for one in tunings] == [0.2, 0.2, 0.1, 0.1, 0.2, 0.2]
     assert [one.max_norm(1.0) for one in tunings] == [1.0, 0.5, 0.3, 0.3, 1.0, 1.0]
     assert [one.max_norm(None) for one in tunings] == [None, 0.5, 0.3, 0.3, None, None]
     assert [one.max_norm(0.4) for one in tunings] == [0.4, 0.4, 0.3, 0.3, 0.4, 0.4]
@@ -111,6 +117,16 @@ def test_a_clip_goes_back_in_equal_parts_of_its_inverse(own: float | None) -> No
     inverses = [1 / one if one is not None else 0.0 for one in found[1:]]
     parts = [before - after for before, after in pairwise(inverses)]
     assert parts == pytest.approx([parts[0]] * 4)
+
+
+@pytest.mark.parametrize("own", [0.05, 0.1, 1.0, 23.0])
+def test_what_a_cap_held_back_comes_back_in_equal_parts(own: float) -> None:
+    overrides = holding(LRCap(max_lr=0.1, first_step=1, hold_steps=1, ramp_steps=4))
+    found = [overrides.tuning(step).lr(own) for step in range(6)]
+    assert found[0] == found[5] == own  # to the bit
+    assert found[1] == min(own, 0.1)
+    parts = [after - before for before, after in pairwise(found[1:])]
+    assert parts == pytest.approx([max(own - 0.1, 0.0) / 4] * 4, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,7 +157,7 @@ def test_edits_stand_at_their_step_in_the_order_they_came() -> None:
 def test_what_is_in_force_is_told() -> None:
     overrides = holding(*EXAMPLES.values())
     told = " / ".join(overrides.in_force(4))
-    for word in ("2.5", "0.1", "0.3", "eps", "0.9", "embeddings"):
+    for word in ("2.5", "0.1", "at most 0.002", "0.3", "eps", "0.9", "embeddings"):
         assert word in told
     assert overrides.in_force(2) == []
 
@@ -157,6 +173,10 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("lr_scaled", {"ramp_steps": True}),
     ("lr_scaled", {"first_step": -1}),
     ("lr_scaled", {"first_step": 1 << 60}),
+    ("lr_capped", {"max_lr": 0}),
+    ("lr_capped", {"max_lr": "Infinity"}),
+    ("lr_capped", {"max_lr": "NaN"}),
+    ("lr_capped", {"hold_steps": 0}),
     ("gate_limited", {"limit": "Infinity"}),
     ("clip_tightened", {"max_norm": 0}),
     ("clip_tightened", {"max_norm": "Infinity"}),

@@ -14,11 +14,13 @@ from foreshock.core.override import (
     ClipLimit,
     EmbeddingFactor,
     LoweredBeta2,
+    LRCap,
     LRFactor,
     Override,
     RaisedEpsilon,
     Tuning,
 )
+from foreshock.optimizer_settings import overridden
 from foreshock.overrides import Overrides
 from foreshock.update import Update, trained_parameters
 
@@ -127,9 +129,11 @@ class Case:
         used = self.update.shrink_embeddings(norm, sizes.norms, tuning)
         committed = bool(self.update.commit_or_skip(norm, limit, factor, tuning, used))
         if committed:
+            rate = LR * factor
+            capped = [w * min(rate, cap) + (1 - w) * rate for cap, w in tuning.lr_caps]
             self.by_hand.step(
                 grads,
-                factor=factor,
+                factor=min([rate, *capped]) / LR,
                 clip=tuning.max_norm(self.clip),
                 eps=tuning.eps(EPS),
                 beta2=min(BETAS[1], tuning.beta2_most),
@@ -152,6 +156,7 @@ class Case:
 SPAN: dict[str, Any] = {"first_step": 3, "hold_steps": 2}
 ORDERS: dict[str, Override] = {
     "rate": LRFactor(factor=0.3, ramp_steps=3, **SPAN),
+    "cap": LRCap(max_lr=0.3 * LR, ramp_steps=3, **SPAN),
     "clip": ClipLimit(max_norm=0.3, ramp_steps=3, **SPAN),
     "eps": RaisedEpsilon(factor=50.0, **SPAN),
     "eps at least": RaisedEpsilon(least=0.2, **SPAN),
@@ -190,6 +195,37 @@ def test_each_override_has_its_closed_form(
             for (_, ours), (_, theirs) in zip(case.named, plain.named, strict=True)
         )
         assert same == (step < 3), "it holds from its first step on, and moves the weights"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_cap_that_does_not_bite_changes_no_bit(name: str) -> None:
+    capped, plain = Case(name, clip=None), Case(name, clip=None)
+    tuning = Tuning(lr_caps=((LR * 0.3, 1.0), (LR, 0.5)))
+    for step in range(1, STEPS + 1):
+        capped.step(step, 0.3, tuning)
+        plain.step(step, 0.3, AS_BUILT)
+    for (_, ours), (_, theirs) in zip(capped.named, plain.named, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_cap_keeps_the_proportion_of_groups_and_puts_their_own_objects_back(
+    as_tensor: bool,
+) -> None:
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    rates: list[Any] = [torch.tensor(one) if as_tensor else one for one in (0.4, 0.04, 4.0)]
+    groups = [{"params": [w], "lr": rate} for w, rate in zip(weights, rates, strict=True)]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    with overridden(optimizer, 0.5, Tuning(lr_caps=((0.05, 1.0),))):
+        used = [float(group["lr"]) for group in optimizer.param_groups]
+        assert used == pytest.approx([0.05, 0.005, 0.5])
+    assert all(g["lr"] is rate for g, rate in zip(optimizer.param_groups, rates, strict=True))
+    optimizer.param_groups[0]["lr"] = 0.0
+    with overridden(optimizer, 1.0, Tuning(lr_caps=((0.05, 1.0),))):
+        assert float(optimizer.param_groups[2]["lr"]) == 4.0  # of a rate of 0 none is a multiple
+    optimizer.param_groups[0]["lr"] = rates[0]
+    with overridden(optimizer, 1.0, Tuning(lr_caps=((0.5, 1.0),))):
+        assert all(g["lr"] is rate for g, rate in zip(optimizer.param_groups, rates, strict=True))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -20,6 +20,7 @@ ACTED_ON: Final = frozenset(
         "gate_limited",
         "halted",
         "incident_closed",
+        "lr_capped",
         "lr_scaled",
         "measure_due",
         "measured_before",

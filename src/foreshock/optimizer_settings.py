@@ -60,9 +60,14 @@ def overridden(
         group[key] = value
 
     try:
+        factor = lr_factor
+        if tuning.lr_caps:
+            rate = float(optimizer.param_groups[0]["lr"]) * lr_factor
+            used = tuning.lr(rate)
+            factor = lr_factor if used == rate else lr_factor * (used / rate)
         for group in optimizer.param_groups:
-            if lr_factor != 1.0:
-                change(group, "lr", group["lr"] * lr_factor)
+            if factor != 1.0:
+                change(group, "lr", group["lr"] * factor)
             if tuning.eps_factor > 1 or tuning.eps_least > 0:
                 change(group, "eps", tuning.eps(group["eps"]))
             if tuning.beta2_most < 1:

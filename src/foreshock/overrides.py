@@ -1,7 +1,7 @@
 """What holds at a step: every override of a run, rebuilt from the journal."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from foreshock.core.override import (
@@ -11,6 +11,7 @@ from foreshock.core.override import (
     EmbeddingFactor,
     GateLimit,
     LoweredBeta2,
+    LRCap,
     LRFactor,
     MomentReset,
     Override,
@@ -68,11 +69,13 @@ class Overrides:
         """What else is changed of the update of a step: of several, the strictest."""
         if not self._by_key:
             return AS_BUILT
+        caps = [(one.max_lr, one.weight(step)) for one in self.of(LRCap).values()]
         clips = [(one.max_norm, one.weight(step)) for one in self.of(ClipLimit).values()]
         raised = [one for one in self.of(RaisedEpsilon).values() if one.weight(step)]
         lowered = [one.value for one in self.of(LoweredBeta2).values() if one.weight(step)]
         shrunk = self.of(EmbeddingFactor).values()
         return Tuning(
+            lr_caps=tuple((rate, weight) for rate, weight in caps if weight),
             clips=tuple((norm, weight) for norm, weight in clips if weight),
             eps_factor=max((one.factor for one in raised), default=1.0),
             eps_least=max((one.least for one in raised), default=0.0),
@@ -94,7 +97,8 @@ class Overrides:
         said = [
             (gate < math.inf, f"updates with a gradient norm above {gate:.4g} are skipped"),
             (rate != 1, f"the learning rate is multiplied by {rate:.4g}"),
-            (bool(tuning.clips), f"gradients are clipped to {_least(tuning):.4g}"),
+            (bool(tuning.lr_caps), f"the learning rate is at most {_least(tuning.lr_caps):.4g}"),
+            (bool(tuning.clips), f"gradients are clipped to {_least(tuning.clips):.4g}"),
             (
                 tuning.eps_factor > 1 or tuning.eps_least > 0,
                 f"eps is multiplied by {tuning.eps_factor:.4g}, and at least {tuning.eps_least:g}",
@@ -108,5 +112,5 @@ class Overrides:
         return [text for holds, text in said if holds]
 
 
-def _least(tuning: Tuning) -> float:
-    return min((norm for norm, _ in tuning.clips), default=math.inf)
+def _least(limits: Sequence[tuple[float, float]]) -> float:
+    return min((limit for limit, _ in limits), default=math.inf)

@@ -32,6 +32,7 @@ _STAND_INS: Final[Mapping[str, Any]] = {
     "first_step": 1,
     "last_step": 1,
     "limit": 1.0,
+    "max_lr": 1.0,
     "note": "",
     "position": 0,
     "reason": "",

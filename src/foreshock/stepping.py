@@ -117,7 +117,7 @@ class Stepping:
             grad_largest=sizes.largest,
             grad_num_zeros=sizes.num_zeros,
             grad_norm=total,
-            lr=self._update.lr(lr_factor),
+            lr=self._update.lr(lr_factor, tuning),
             clip=self._update.max_norm(tuning),
             terms=self._term_values,
             samples_loss=torch.cat(self._samples) if self._samples else None,

@@ -7,8 +7,9 @@ from foreshock.core.case import BatchFinding
 from foreshock.core.cause import Diagnosis
 from foreshock.core.errors import ConfigError
 from foreshock.core.incident import Incident, IncidentBook, Outcome, PlanRecord
-from foreshock.core.names import GRAD_NORM, LOSS, PARAM_NORM, series_name
+from foreshock.core.names import GRAD_NORM, series_name
 from foreshock.core.policy import Policy, Situation
+from foreshock.core.pressing import is_pressing
 from foreshock.core.reading import json_number
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.core.verdict import gate_reason
@@ -130,10 +131,7 @@ class Supervisor:
             return None  # it was judged before the run was resumed
         if self._is_advised():
             return None
-        must_act = any(
-            alarm.kind == "nonfinite" and alarm.signal in (LOSS.name, PARAM_NORM.name)
-            for alarm in alarms
-        )
+        must_act = any(map(is_pressing, alarms))
         within = self.policy.confirm_within_steps
         due = must_act or self.policy.due(
             self.monitor.num_alarmed_steps(within),
@@ -170,6 +168,12 @@ class Supervisor:
         if step < doubt + self.policy.doubt_steps:
             return None
         return min(alarm.onset_step for alarm in self.monitor.episode)
+
+    def was_whole(self, step: int) -> bool:
+        """Whether a probe after this step, before the run was resumed, found no harm."""
+        probed = (one for one in reversed(self._journal.records) if one["kind"] == "episode_probed")
+        last = next((one for one in probed if one["step"] == step), None)
+        return last is not None and not last["harmed"]
 
     def harm_found(self, attempt: int, step: int, harm: str) -> PlanRecord | None:
         """A probe found that an episode, confirmed or not, has hurt the model: plan for it.

@@ -32,6 +32,7 @@ NEEDED_BY = {
     "rollback": {Capability.REWIND_STATE, Capability.REWIND_DATA},
     "quarantine": {Capability.QUARANTINE_DATA},
     "scale_lr": {Capability.SCALE_LR},
+    "cap_lr": {Capability.SCALE_LR},
     "tighten_clip": {Capability.TIGHTEN_CLIP},
     "raise_epsilon": {Capability.RAISE_EPSILON},
     "lower_beta2": {Capability.LOWER_BETA2},
@@ -71,6 +72,11 @@ class FakeControl:
         self, factor: float, first_step: int, hold_steps: int | None = None, ramp_steps: int = 0
     ) -> str:
         return self._note("scale_lr", factor, first_step, hold_steps, ramp_steps)
+
+    def cap_lr(
+        self, max_lr: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        return self._note("cap_lr", max_lr, first_step, hold_steps, ramp_steps)
 
     def tighten_clip(
         self, max_norm: float, first_step: int, hold_steps: int | None, ramp_steps: int
@@ -164,6 +170,9 @@ def test_arguments_reach_the_run_in_their_own_places(name: str) -> None:
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("scale_lr", {"factor": 2.0, "first_step": 1}),
     ("scale_lr", {"factor": 0.5, "first_step": 1, "hold_steps": 0}),
+    ("cap_lr", {"max_lr": 0.0, "first_step": 1}),
+    ("cap_lr", {"max_lr": math.inf, "first_step": 1}),
+    ("cap_lr", {"max_lr": 1e-3, "first_step": 1, "ramp_steps": -1}),
     ("tighten_clip", {"max_norm": 0.0, "first_step": 1}),
     ("tighten_clip", {"first_step": 1, "ramp_steps": -1}),
     ("raise_epsilon", {"first_step": 1}),

@@ -18,7 +18,10 @@ from foreshock.core.preferences import PREFERENCES
 from foreshock.core.snapshot import SnapshotRef
 from tests.core.test_policy import GRADIENTS, NOW, REFS, after, blamed, decided, orders, ref
 
-CAUSES = ["data_batch", "optimizer_state", "lr_too_high", "numeric_overflow", "unknown", "benign"]
+CAUSES = [
+    "data_batch", "optimizer_state", "lr_too_high", "numeric_overflow", "weight_corruption",
+    "unknown", "benign",
+]  # fmt: skip
 
 
 def closed(*plans: Plan, onset: int = 95, alarm: int = 99) -> Incident:
@@ -64,6 +67,7 @@ def test_the_whole_ladder_is_climbed_to_its_end() -> None:
         ("data_batch", ["rollback", "rollback", "rollback", "rollback", "rollback_further"]),
         ("lr_too_high", ["lower_lr", "lower_lr", "lower_lr", "rollback"]),
         ("optimizer_state", ["rollback", "reset_moments", "rollback", "rollback"]),
+        ("weight_corruption", ["rollback", "rollback", "rollback", "rollback"]),
         ("numeric_overflow", ["rollback", "tighten_clip", "rollback"]),
         ("unknown", ["rollback", "rollback"]),
     ],
@@ -71,6 +75,41 @@ def test_the_whole_ladder_is_climbed_to_its_end() -> None:
 def test_a_cause_has_its_own_beginning(cause: str, begins: list[str]) -> None:
     plans = climb(Policy(), replace(NOW, diagnosis=blamed(cause, data=0.1)))
     assert [plan.rung for plan in plans][: len(begins)] == begins
+
+
+def jumped(rate: float | None = 2e-3) -> Situation:
+    found = replace(blamed("lr_too_high", data=0.1), lr_before_jump=rate)
+    return replace(NOW, diagnosis=found)
+
+
+def test_a_rate_that_jumped_is_kept_to_what_it_was_and_then_lowered() -> None:
+    plans = climb(Policy(), jumped())
+    rungs = [plan.rung for plan in plans]
+    assert rungs[:5] == ["cap_lr", "lower_lr", "lower_lr", "lower_lr", "rollback"]
+    assert rungs.count("cap_lr") == 1
+    cap = {"max_lr": 2e-3, "first_step": 91, "hold_steps": 1000, "ramp_steps": 1000}
+    assert orders(plans[0])["cap_lr"] == cap
+    assert "quarantine" not in orders(plans[0])
+    assert "at most 0.002, as before its jump for 1000 steps" in plans[0].why
+    # Further back, the cap goes along: nothing is trained at a rate that has failed.
+    targets = [plan.target_step for plan in plans[:3]]
+    assert targets[1] is not None
+    assert targets[1] < 90
+    kept = orders(plans[1])["cap_lr"]
+    assert kept["first_step"] == targets[1] + 1
+    assert (kept["hold_steps"], kept["ramp_steps"]) == (90 - targets[1], 0)
+
+
+def test_a_cap_is_no_factor_that_a_budget_limits() -> None:
+    assert climb(Policy(min_lr_factor=1.0), jumped())[0].rung == "cap_lr"
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+def test_a_cap_is_passed_over_where_no_rate_has_jumped(pressed: bool) -> None:
+    now = replace(jumped(None), must_act=pressed)
+    assert decided(Policy(), now).rung == "lower_lr"
+    policy = Policy(ladder=("cap_lr", "rollback", "halt"), preferences={})
+    assert decided(policy, now).rung == "rollback"
 
 
 def test_what_a_loop_cannot_do_is_passed_over() -> None:
@@ -409,6 +448,7 @@ def test_combinations_that_make_no_sense_are_refused(settings: dict[str, Any], s
 
 
 def test_the_default_orders_what_every_loop_with_a_stream_can_do() -> None:
-    assert Policy().actions == {"skip_update", "quarantine", "rollback", "scale_lr", "halt"}
+    everywhere = {"skip_update", "quarantine", "rollback", "cap_lr", "scale_lr", "halt"}
+    assert Policy().actions == everywhere
     assert set(Policy().rungs_in_use) >= set(LADDER)
     assert set(PREFERENCES) <= set(CAUSES)

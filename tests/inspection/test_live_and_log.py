@@ -43,9 +43,14 @@ def wild(num_readings: int, seed: int) -> dict[str, np.ndarray]:
         "grad_norm": norm,
         "loss_scale": scale,
         "update_ratio": 2e-3 * np.exp(0.1 * rng.normal(size=num_readings)) * (1 + 5 * (far < 0.05)),
-        "param_norm": np.where(far > 0.998, math.nan, 30 + rng.normal(size=num_readings)),
+        "param_norm": np.where(
+            np.arange(num_readings) == middle + 7,
+            1e36,
+            np.where(far > 0.998, math.nan, 30 + rng.normal(size=num_readings)),
+        ),
         "activation_norm": np.where(far > 0.997, math.inf, 4 + rng.normal(size=num_readings)),
         "clip_share": np.where(np.arange(num_readings) > middle, 1.0, 0.02),
+        "lr": np.where(np.arange(num_readings) // 20 * 20 == middle // 20 * 20, 1e-2, 1e-3),
     }
 
 

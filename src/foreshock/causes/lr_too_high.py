@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from foreshock.core.case import REFERENCE_STEPS, Case
+from foreshock.core.case import REFERENCE_STEPS, Case, RateJump
 from foreshock.core.cause import Cause, Evidence
 
 _RAISED = 1.5
 _ABRUPT = 5.0
 _GROWTH = 2.0
+_NEAR_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +32,15 @@ class LRTooHigh(Cause):
     def weigh(self, case: Case) -> list[Evidence]:
         evidence: list[Evidence] = []
         onset = case.onset_step
-        rate = case.jump("lr/global", onset)
-        if rate is not None and rate.ratio >= _RAISED:
-            at_once = case.rose_at_once("lr/global")
+        rate, jumped = case.jump("lr/global", onset), case.rate_jump
+        if jumped is not None:
+            evidence.append(self._jumped(jumped, onset))
+        elif rate is not None and rate.ratio >= _RAISED:
             evidence.append(
                 Evidence(
                     statement=f"the learning rate is {rate.ratio:.3g} times its median over the "
-                    f"last {REFERENCE_STEPS} steps, "
-                    + ("raised in one step" if at_once else "after a steady rise"),
-                    weight=3.0 if at_once else 1.0,
+                    f"last {REFERENCE_STEPS} steps, after a steady rise",
+                    weight=1.0,
                     readings=rate.readings,
                 )
             )
@@ -58,9 +59,20 @@ class LRTooHigh(Cause):
                         readings=(readings[0], readings[-1]),
                     )
                 )
-            elif rate is not None and rate.ratio < _RAISED:
+            elif jumped is None and rate is not None and rate.ratio < _RAISED:
                 evidence.append(self._abrupt(case, growth))
         return evidence
+
+    def _jumped(self, jump: RateJump, onset: int) -> Evidence:
+        """The rate's own jump: strong at the onset, less so the longer before it."""
+        near = onset - jump.step <= _NEAR_STEPS
+        return Evidence(
+            statement=f"the learning rate rose {jump.ratio:.3g} times in one step, from "
+            f"{jump.before:.4g} to {jump.after:.4g} at step {jump.step}"
+            + ("" if near else f", {onset - jump.step} steps before the onset"),
+            weight=3.0 if near else 1.5,
+            readings=jump.readings,
+        )
 
     def _abrupt(self, case: Case, growth: float) -> Evidence:
         peak = case.peak("grad_norm/global")

@@ -55,6 +55,12 @@ class TrainingControl(Protocol):
         """Multiply the learning rate of `hold_steps` steps, and go back over `ramp_steps`."""
         ...
 
+    def cap_lr(
+        self, max_lr: float, first_step: int, hold_steps: int | None, ramp_steps: int
+    ) -> str:
+        """Let the learning rate of the first group be at most `max_lr` in these steps."""
+        ...
+
     def tighten_clip(
         self, max_norm: float, first_step: int, hold_steps: int | None, ramp_steps: int
     ) -> str:

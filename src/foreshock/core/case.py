@@ -1,19 +1,27 @@
 """A case: everything that is known of an episode when it is diagnosed."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from foreshock.core.detector import Alarm
+from foreshock.core.names import LR, series_name
 from foreshock.core.reading import Reading
 from foreshock.core.stats import MAD_TO_SD
 from foreshock.core.timeline import Timeline
 
 REFERENCE_STEPS = 50
 """Steps before the onset that count as the series' healthy past in a case."""
+
+_RATE_JUMP = 1.5
+_RATE_RISES = 4.0
+_RATE_PAST_STEPS = 5
+_RATE_RISING = 1.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,33 @@ class Jump:
     ratio: float
     z: float
     readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateJump:
+    """A learning rate that rose in one step as it had not risen before.
+
+    Attributes:
+        step: the first step with the raised rate.
+        before: rate of the step before it.
+        after: rate of `step`.
+        highest_before: the highest of the `REFERENCE_STEPS` before it, other jumps left out.
+        was_rising: whether the rate rose by its schedule up to the jump, as in a warm-up, so
+            that what it would have been by now is not known.
+        readings: the last rate before the jump, and the first after it.
+    """
+
+    step: int
+    before: float
+    after: float
+    highest_before: float
+    was_rising: bool
+    readings: tuple[Reading, ...]
+
+    @property
+    def ratio(self) -> float:
+        """By how much it rose."""
+        return _ratio(self.after, self.before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +172,40 @@ class Case:
         steps = self.timeline.steps_of(series, self.onset_step, None)
         finite = np.where(np.isfinite(values), values, -np.inf)
         return self.jump(series, int(steps[int(np.argmax(finite))]))
+
+    @cached_property
+    def rate_jump(self) -> RateJump | None:
+        """The largest jump of the learning rate that may be behind the episode.
+
+        A step to 1.5 times the rate of the step before, by over four times what any step of
+        the `REFERENCE_STEPS` before it had raised the rate by: no step of a warm-up is, linear
+        or exponential. It counts up to the first alarm, from half as many steps before the
+        onset on, whether the rate is still up or not. None without five readings before it.
+        """
+        series, last = series_name(LR.name), self.alarms[0].step
+        since = self.onset_step - REFERENCE_STEPS // 2
+        rates = self.timeline.values(series, since - REFERENCE_STEPS, last).tolist()
+        steps = self.timeline.steps_of(series, since - REFERENCE_STEPS, last).tolist()
+        found: RateJump | None = None
+        for place in range(_RATE_PAST_STEPS, len(rates)):
+            before, after = rates[place - 1], rates[place]
+            if steps[place] < since or not 0 < _RATE_JUMP * before <= after < math.inf:
+                continue
+            past = [rate for rate in rates[max(0, place - REFERENCE_STEPS) : place] if rate >= 0]
+            recent = past[-REFERENCE_STEPS // 2 :]
+            usual = max((b - a for a, b in itertools.pairwise(past)), default=0.0)
+            if len(past) < _RATE_PAST_STEPS or after - before <= _RATE_RISES * usual:
+                continue
+            if found is None or after / before > found.ratio:
+                found = RateJump(
+                    step=steps[place],
+                    before=before,
+                    after=after,
+                    highest_before=max(one for one in past if one < _RATE_JUMP * before),
+                    was_rising=before > _RATE_RISING * recent[0],
+                    readings=tuple(self.timeline.readings(series, steps[place - 1], steps[place])),
+                )
+        return found
 
     def rose_at_once(self, series: str) -> bool:
         """Whether a series rose up to the onset mostly in one step, unlike a warm-up ramp."""

@@ -141,6 +141,8 @@ class Diagnosis:
         first_mover: the series that moved first.
         candidates: ranked, the likeliest first; probabilities sum to 1.
         path: the way through the decision tree.
+        lr_before_jump: the highest learning rate in the steps before it jumped, if it did so
+            up to the first alarm and was level or falling until then.
     """
 
     onset_step: int
@@ -149,6 +151,7 @@ class Diagnosis:
     first_mover: str
     candidates: tuple[Candidate, ...]
     path: tuple[Branch, ...]
+    lr_before_jump: float | None = None
 
     @property
     def top(self) -> Candidate:
@@ -162,7 +165,7 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """A strict JSON object."""
-        return {
+        told: dict[str, Any] = {
             "onset_step": self.onset_step,
             "alarm_step": self.alarm_step,
             "loss_moved_step": self.loss_moved_step,
@@ -170,6 +173,9 @@ class Diagnosis:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "path": [branch.to_json() for branch in self.path],
         }
+        if self.lr_before_jump is not None:
+            told["lr_before_jump"] = self.lr_before_jump
+        return told
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Diagnosis":
@@ -182,6 +188,10 @@ class Diagnosis:
         if fields["loss_moved_step"] is not None:
             from_json_whole(fields["loss_moved_step"])
         from_json_text(fields["first_mover"])
+        if (rate := fields.get("lr_before_jump")) is not None:
+            rest["lr_before_jump"] = from_json_number(rate)
+            if not 0 < rest["lr_before_jump"] < math.inf:
+                raise ValueError(f"a learning rate of {rate} before it jumped")
         return cls(**rest)
 
 
@@ -212,6 +222,7 @@ def diagnose(case: Case, causes: Iterable[Cause]) -> Diagnosis:
     ]
     candidates.sort(key=lambda one: (-one.probability, one.cause))
     first = min(case.alarms, key=_moved_first)
+    jump = case.rate_jump
     return Diagnosis(
         onset_step=case.onset_step,
         alarm_step=case.alarms[0].step,
@@ -219,6 +230,7 @@ def diagnose(case: Case, causes: Iterable[Cause]) -> Diagnosis:
         first_mover=first.series,
         candidates=tuple(candidates),
         path=decision_path(case),
+        lr_before_jump=None if jump is None or jump.was_rising else jump.highest_before,
     )
 
 

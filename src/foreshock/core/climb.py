@@ -64,6 +64,8 @@ class Climb:
         raise AssertionError("the ladder ends in a rung that halts")
 
     def _applies(self, one: Rung, now: Situation) -> bool:
+        if "cap_lr" in one.names and now.diagnosis.lr_before_jump is None:
+            return False
         if "skip_update" in one.names:
             first = not now.tried
             limited = now.only_gradients and now.gradient_limit is not None

@@ -100,6 +100,11 @@ RUNGS: Final[Mapping[str, Rung]] = MappingProxyType(
             tries=4,
             further_back=True,
         ),
+        "cap_lr": rung(
+            "quarantine",
+            order("cap_lr", hold_steps=1000, ramp_steps=1000),
+            "rollback",
+        ),
         "lower_lr": rung(
             "quarantine",
             order("scale_lr", hold_steps=1000, ramp_steps=1000),

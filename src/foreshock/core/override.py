@@ -146,6 +146,22 @@ class LRFactor(Spanning):
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class LRCap(Spanning):
+    """The learning rate of the first group is at most `max_lr`, factors on it included.
+
+    The other groups keep their proportion to it.
+    """
+
+    kind: ClassVar[str] = "lr_capped"
+    max_lr: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(0 < self.max_lr < math.inf, "max_lr", "above 0, and finite")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class ClipLimit(Spanning):
     """Gradients are clipped to `max_norm`, or to the loop's own clip where that is lower."""
 
@@ -253,9 +269,10 @@ class Reorderable(Protocol):
 class Tuning:
     """How the update of one step differs from what the loop was built with.
 
-    The rate and the gate are apart. The default changes nothing.
+    The factor on the rate and the gate are apart. The default changes nothing.
 
     Attributes:
+        lr_caps: (max_lr, weight) of every cap on the rate that holds to some part.
         clips: (max_norm, weight) of every clip that holds to some part.
         eps_factor: what the optimizer's eps is multiplied by.
         eps_least: what it then is at least.
@@ -263,11 +280,23 @@ class Tuning:
         embedding_factor: what gradients of embeddings are multiplied by.
     """
 
+    lr_caps: tuple[tuple[float, float], ...] = ()
     clips: tuple[tuple[float, float], ...] = ()
     eps_factor: float = 1.0
     eps_least: float = 0.0
     beta2_most: float = 1.0
     embedding_factor: float = 1.0
+
+    def lr(self, rate: float) -> float:
+        """What a learning rate of the first group becomes; the very same where no cap bites.
+
+        A cap of weight w takes the share w of what is too much.
+
+        >>> Tuning(lr_caps=((0.5, 0.5),)).lr(1.0), Tuning(lr_caps=((0.5, 0.5),)).lr(0.4)
+        (0.75, 0.4)
+        """
+        capped = (cap + (1 - w) * (rate - cap) for cap, w in self.lr_caps if rate > cap)
+        return min(capped, default=rate)
 
     def max_norm(self, own: float | None) -> float | None:
         """The largest gradient norm of the step; None for no clipping.
@@ -296,6 +325,7 @@ KINDS: Final[Mapping[str, type[Override]]] = {
     for kind in (
         GateLimit,
         LRFactor,
+        LRCap,
         ClipLimit,
         RaisedEpsilon,
         LoweredBeta2,

@@ -12,6 +12,7 @@ from foreshock.core.situation import Situation
 from foreshock.core.snapshot import Choice, SnapshotRef, choose_target
 
 WORKED_OUT: Final[Mapping[str, frozenset[str]]] = {
+    "cap_lr": frozenset({"max_lr", "first_step"}),
     "halt": frozenset({"note"}),
     "lower_beta2": frozenset({"first_step"}),
     "pause": frozenset({"reason"}),
@@ -29,6 +30,7 @@ WORKED_OUT: Final[Mapping[str, frozenset[str]]] = {
 """Arguments of actions that are worked out from the situation, and cannot be configured."""
 
 SPANS: Final[Mapping[str, bool]] = {
+    "cap_lr": True,
     "lower_beta2": False,
     "raise_epsilon": False,
     "scale_lr": True,
@@ -138,6 +140,8 @@ def draw_up(name: str, rung: Rung, draft: Draft, target: SnapshotRef | None) -> 
     if target is not None:
         tries = len(draft.failed_targets)
         said = ", the newest healthy state before the onset"
+        if target.health.doubts:
+            said = f": {draft.choose(rung).why}"
         if tries:
             said = f": {tries} rollback(s) of this incident have failed"
             if len(now.tried) < len(draft.failed):
@@ -184,6 +188,8 @@ def _arguments(one: Order, rung: Rung, draft: Draft, target: SnapshotRef | None)
         case "rollback":
             assert target is not None
             return {"snapshot_id": target.id, "step": target.step}
+        case "cap_lr":
+            return {**given, "max_lr": now.diagnosis.lr_before_jump, "first_step": first}
         case "scale_lr":
             return {"factor": draft.defaults.lr_factor, **given, "first_step": first}
         case "pause":
@@ -250,6 +256,9 @@ def _in_words(  # noqa: PLR0912 - one case an action
             ahead = arguments["stop"] - draft.now.position
             text = f"positions {arguments['start']} to {arguments['stop'] - 1} are set aside"
             return text + (f" ({ahead} of them ahead of the run)" if ahead else "")
+        case "cap_lr":
+            most = f"{arguments['max_lr']:.4g}"
+            return f"the learning rate is at most {most}, as before its jump" + _span(arguments)
         case "scale_lr":
             return f"the learning rate is multiplied by {arguments['factor']}" + _span(arguments)
         case "tighten_clip":

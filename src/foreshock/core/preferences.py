@@ -12,16 +12,18 @@ PREFERENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "benign": (WATCH,),
         "data_batch": ("skip", "rollback", "rollback", "rollback", "rollback"),
-        "lr_too_high": ("skip", "lower_lr", "lower_lr", "lower_lr"),
+        "lr_too_high": ("skip", "cap_lr", "lower_lr", "lower_lr", "lower_lr"),
         "numeric_overflow": ("skip", "rollback", "tighten_clip"),
         "optimizer_state": ("skip", "rollback", "reset_moments"),
+        "weight_corruption": ("rollback", "rollback"),
     }
 )
 """By cause; one that is not here (`unknown`, those of others) takes the ladder as it is.
 
 Bad data ends, so that going back to one state with more set aside is tried to its end; a rate
-that is too high is lowered at once. Moments and overflows are first given what a rollback
-already puts right. Our choice."""
+that jumped is kept to what it was (`cap_lr`, which is passed over where none did), any other
+that is too high is lowered at once. Moments, weights and overflows are first given what a
+rollback already puts right. Our choice."""
 
 
 def escalation(
