@@ -256,6 +256,31 @@ def test_the_rate_of_outliers_is_that_before_the_present_and_counts_a_row_as_one
     assert found.outlier_rate(10) == pytest.approx(0.5 / 2100)
 
 
+def test_an_outlier_that_a_probe_has_cleared_leaves_a_doubt_and_no_concern():
+    found = warm(monitor(quiet_steps=50))
+    found.observe(1, 41, True, row(loss=50.0))
+    found.observe(1, 42, True, row())
+    assert "out of range at step 41" in found.health().concerns[0]
+    found.answered(whole=False)
+    assert found.health().concerns
+    found.answered(whole=True)
+    assert found.health().concerns == ()
+    assert found.health().doubts[0].endswith("at step 41, and a probe found no harm")
+    again = monitor(quiet_steps=50)
+    again.load_tree(found.to_tree())
+    assert again.health() == found.health()
+    found.observe(1, 43, True, row(loss=50.0))
+    assert "out of range at step 43" in found.health().concerns[0]
+
+
+def test_a_step_that_was_skipped_leaves_nothing():
+    found = warm(monitor(quiet_steps=50))
+    found.observe(1, 41, False, row(grad_norm=float("nan")))
+    assert found.health().concerns
+    found.observe(1, 42, True, row())
+    assert found.health().concerns == found.health().doubts == ()
+
+
 def test_harm_that_a_probe_found_speaks_against_benign():
     found = warm(monitor(quiet_steps=50))
     found.observe(1, 41, True, row(update_ratio=0.05))

@@ -145,7 +145,7 @@ class World:
     def first_doubt(self) -> int | None:
         return next((step for step in self.alarmed if step > self.probed_step), None)
 
-    def answered(self) -> None:
+    def answered(self, *, whole: bool) -> None:
         self.probed_step = self.last_alarm_step
 
     def diagnose(self, *_given: Any, **_told: Any) -> Any:
@@ -221,6 +221,9 @@ class World:
         hurt = not self.aside
         return compare({"p": [0.0] * 4}, {"p": [float(hurt)] * 4})
 
+    def finish_writing(self) -> None:
+        pass
+
     def verify(self, _plans: Any, _onset: int) -> dict[str, Any]:
         backs = self.supervisor.book.num_rollbacks
         incident = self.supervisor.book.open
@@ -294,3 +297,21 @@ def test_who_died_just_after_handing_over_leaves_no_open_incident() -> None:
     world.start()
     world.recovery.resume()
     assert world.supervisor.book.incidents[-1].outcome is Outcome.HALTED
+
+
+def test_a_recovery_after_one_that_was_verified_once_is_compared_with_that_one_s_state_too():
+    asked: list[Any] = []
+    control: Any = SimpleNamespace(verify=lambda plans, onset: asked.append((plans, onset)))
+    first, second = (
+        SimpleNamespace(
+            id=number, plans=[SimpleNamespace(id=plan) for plan in plans], onset_step=100 * number,
+            outcome=Outcome.RECOVERED, verification={"passed": True, "probes": [{}]},
+        )
+        for number, plans in ((1, [1, 2]), (2, [3]))
+    )  # fmt: skip
+    supervisor: Any = SimpleNamespace(book=SimpleNamespace(incidents=[first, second]))
+    recovery = Recovery(SimpleNamespace(), control, supervisor, lambda *_: None)  # type: ignore[arg-type]
+    recovery._verify(second)
+    first.verification["again"] = True
+    recovery._verify(second)
+    assert asked == [([1, 2, 3], 200), ([3], 200)]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from foreshock.core.comparison import FAMILY_ERROR, compare
 from foreshock.core.probe import Probe
 from foreshock.core.snapshot import Health, SnapshotRef
 from foreshock.journal import Journal
@@ -38,6 +39,7 @@ class Scene:
     num_items: int = 16
     in_memory: list[int] = field(default_factory=lambda: list(range(100, 201, 10)))
     levels: dict[int, float] = field(default_factory=dict)
+    ill: list[int] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class Scene:
     def refs(self) -> list[SnapshotRef]:
         return [
             SnapshotRef(id=f"s{step}", attempt=1, step=step, position=step, durable=False,
-                        digest="", health=Health())
+                        digest="", health=Health(concerns=("hurt",) * (step in self.ill)))
             for step in self.in_memory
         ]  # fmt: skip
 
@@ -189,3 +191,113 @@ def test_other_probes_than_those_that_measured_are_not_compared() -> None:
     assert found["probes"][0]["num_items"] == 20
     scene.in_memory = []
     assert scene.verify(1)["note"].endswith("no earlier state is at hand")
+
+
+def test_a_state_trained_again_is_not_taken_for_proved() -> None:
+    """What was gone back to is older than asked for; the harm comes again on the way back."""
+    scene = Scene(in_memory=[40, 50, 60, 70, 80, 90, 100])
+    scene.go_to(100)
+    scene.whole.went_back(scene.ref(100), 180, 1)
+    hurt = dict.fromkeys(range(120, 400), 9.0)
+    scene.levels = hurt
+    for step in range(101, 211):
+        scene.go_to(step)
+        scene.whole.measure_if_due()
+    found = scene.verify(1, onset=190)
+    assert found["passed"] is False
+    assert found["against"] == "step 180, trained again from step 100"
+    assert found["also_against"] == "s100"
+    (probe,) = found["probes"]
+    assert (probe["probe"], probe["passed"], probe["against"]) == ("level", False, "s100")
+    scene.whole = scene.process()
+    assert scene.verify(1, onset=190) == found
+    # Whole, it passes: over eleven times the way it may move by the root of that.
+    scene.levels = {}
+    found = scene.verify(1, onset=190)
+    assert found["passed"] and found["also_against"] == "s100"
+    assert "not proved itself" in found["note"]
+    assert [("against" in one) for one in found["probes"]] == [False]
+
+
+def test_a_state_from_before_the_trouble_stays_the_reference_when_it_is_trained_again() -> None:
+    scene = Scene()
+    scene.back_to(180, plan=1)
+    scene.in_memory = [40, 50, 60, 70, 80, 90, 100]
+    scene.go_to(100)
+    scene.whole.went_back(scene.ref(100), 180, 2)
+    scene.levels = dict.fromkeys(range(120, 400), 9.0)
+    for step in range(101, 211):
+        scene.go_to(step)
+        scene.whole.measure_if_due()
+    found = scene.verify(1, 2)
+    assert (found["passed"], found["against"]) == (False, "s180")
+    assert "also_against" not in found
+
+
+def test_going_further_back_compares_with_what_was_gone_back_to() -> None:
+    scene = Scene()
+    scene.back_to(180, plan=1)
+    scene.back_to(160, plan=2)
+    scene.go_to(200)
+    found = scene.verify(1, 2)
+    assert (found["passed"], found["against"]) == (True, "s160")
+    assert "also_against" not in found and found["note"] == ""
+
+
+def test_a_recovery_not_verified_again_yet_proves_none_that_follows_it() -> None:
+    """The first incident's recovery left the model hurt below its first verification's notice."""
+    scene = Scene()
+    scene.back_to(180, plan=1)
+    scene.in_memory = list(range(180, 301, 10))
+    scene.levels = dict.fromkeys(range(200, 500), 9.0)
+    scene.go_to(300)
+    scene.back_to(290, plan=2)
+    scene.go_to(330)
+    assert scene.verify(2, onset=300)["passed"]  # its own: hurt against hurt
+    found = scene.verify(1, 2, onset=300)
+    assert (found["passed"], found["against"], found["also_against"]) == (False, "s290", "s180")
+    scene.levels = {}
+    assert scene.verify(1, 2, onset=300)["passed"]
+
+
+def test_what_was_gone_back_to_in_spite_of_concerns_is_no_reference() -> None:
+    scene = Scene(in_memory=[40, 50, 60, 70, 80, 90, 100], ill=[100])
+    scene.go_to(100)
+    scene.whole.went_back(scene.ref(100), 180, 1)
+    first, due = scene.journal.records
+    assert (first["kind"], first["at_step"], first["snapshot"]) == ("measured_before", 90, "s90")
+    assert (due["kind"], due["at_step"], due["trained_from"]) == ("measure_due", 180, 100)
+
+
+def test_the_run_s_start_alone_proves_nothing_and_is_not_compared_with() -> None:
+    """How far healthy training moves is not known: whatever an untrained model does better
+    would fail every recovery."""
+    scene = Scene(in_memory=[0], levels={0: 1.0})
+    scene.go_to(0)
+    scene.whole.went_back(scene.ref(0), 180, 1)
+    for step in range(1, 211):
+        scene.go_to(step)
+        scene.whole.measure_if_due()
+    found = scene.verify(1)
+    assert found["passed"] and "also_against" not in found
+    assert "nothing older tells how far" in found["note"]
+
+
+def test_two_comparisons_share_the_family_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    def noted(*given: Any, family_error: float, **others: Any) -> list[Any]:
+        shares.append(family_error)
+        return compare(*given, family_error=family_error, **others)
+
+    monkeypatch.setattr("foreshock.wholeness.compare", noted)
+    scene = Scene()
+    scene.back_to(180, plan=1)
+    scene.go_to(200)
+    scene.verify(1)
+    scene.in_memory = list(range(180, 301, 10))
+    scene.go_to(300)
+    scene.back_to(290, plan=2)
+    scene.go_to(330)
+    scene.verify(1, 2, onset=300)
+    assert shares == [FAMILY_ERROR, FAMILY_ERROR / 2, FAMILY_ERROR / 2]

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -113,8 +113,18 @@ class Attempts:
         return batch_findings(self._stream, window, reference)
 
     def refs(self) -> list[SnapshotRef]:
-        """The snapshots of the run's lineage, those that would have to be made anew included."""
-        return self.state.refs(self._rollbacks)
+        """The snapshots of the run's lineage, those that would have to be made anew included.
+
+        Each of the latter tells from which older one that is there it would be trained.
+        """
+        there = {ref.step for ref in self.held()}
+        found: list[SnapshotRef] = []
+        for ref in self.state.refs(self._rollbacks):
+            begun = max((step for step in there if step <= ref.step), default=None)
+            if begun is not None:
+                made = ref.step in there
+                found.append(ref if made else replace(ref, trained_from=begun))
+        return found
 
     def held(self) -> list[SnapshotRef]:
         """Those of them that are there, in memory or on disk."""
@@ -125,11 +135,16 @@ class Attempts:
         recorded = any(record["kind"] == "snapshot" for record in self._journal.records)
         return recorded or self.state.has_any()
 
-    def begin(self) -> None:
-        """Begin a new attempt at the present step, with files of its own."""
+    def begin(self, snapshot_id: str | None = None) -> None:
+        """Begin a new attempt at the present step, with files of its own.
+
+        Args:
+            snapshot_id: what was gone back to, if anything was.
+        """
         progress = self.progress
         progress.attempt = self._journal.last_attempt + 1
-        self._record("attempt_started")
+        gone_back_to: dict[str, Any] = {} if snapshot_id is None else {"snapshot": snapshot_id}
+        self._record("attempt_started", durable=True, **gone_back_to)
         self._journal.open_readings(progress.attempt, self._observation.series)
         self._journal.open_provenance(progress.attempt)
 
@@ -209,12 +224,14 @@ class Attempts:
         self.progress.recent.clear()
         self.progress.recent.extend(recent)
         self.state.rewound_to(ref.step)
-        self.begin()
+        self.begin(ref.id)
         if restored.num_ranks is not None:
             self._other_ranks(restored.num_ranks)
         if not self._begun:
             self._checkpoints.taken_up(ref)
         self._begun = True
+        if snapshot_id is not None and not ref.durable:
+            self._checkpoints.keep(ref)
         return restored
 
     def _other_ranks(self, before: int) -> None:
@@ -263,9 +280,11 @@ class Attempts:
         if self._stream is None:
             return False
         step, every = self.progress.step, self._cadence.memory_steps
+        durable = bool(self._checkpoints.why_due(step))
         if self._checkpoints.looks(step):
             self._checkpoints.finish()
-        durable = bool(self._checkpoints.why_due(step))
+            if not durable:
+                self._checkpoints.write_kept()
         if not durable and not (every and step % every == 0):
             return False
         return not self._have(durable=durable)
@@ -291,22 +310,29 @@ class Attempts:
             return
         step, wait = self.progress.step, bool(durable)
         self._checkpoints.finish(wait=wait)
-        if durable is None:
-            durable = bool(self._checkpoints.why_due(step))
+        why = self._checkpoints.why_due(step) if durable is None else ""
+        durable = durable or bool(why)
         if self._have(durable=durable):
             return
+        health = self._health(book)
+        if not durable and health.healthy and self._checkpoints.owes_healthy(self.held()):
+            durable, why = True, "health"
         if durable:
-            self._checkpoints.announce(step)
+            self._checkpoints.announce(step, why)
         ref = self.state.take(
             step=step,
             attempt=self.progress.attempt,
             position=self.position,
-            health=self._health(book),
+            health=health,
             watching=self._watching(),
         )
         self._begun = True
         if durable:
             self._checkpoints.write(ref, wait=wait, required=required)
+
+    def finish_writing(self) -> None:
+        """Wait for the snapshot that is being written, on every rank, and record it."""
+        self._checkpoints.finish(wait=True)
 
     def close(self) -> None:
         """Wait for the snapshot that is being written, and record it."""

@@ -54,7 +54,8 @@ class Checkpoints:
         self._alive = alive
         self._record = record
         self._clock = clock
-        self._due_steps: set[int] = set()
+        self._due_steps: dict[int, str] = {}
+        self._kept: tuple[SnapshotRef, float] | None = None
         self._safe_secs: float | None = None
         self._captured_secs = 0.0
         self._low = False
@@ -63,7 +64,7 @@ class Checkpoints:
         """Take in a record of the journal, if it is one of these."""
         match record["kind"]:
             case "snapshot_due":
-                self._due_steps.add(record["step"])
+                self._due_steps[record["step"]] = str(record.get("why", "minutes"))
             case "snapshots_dropped":
                 self._shelf.dropped.update(str(one["snapshot"]) for one in record["dropped"])
             case "snapshot_passed_over" if record.get("bad") is True:
@@ -78,12 +79,13 @@ class Checkpoints:
     # ---- when -----------------------------------------------------------------------
 
     def why_due(self, step: int) -> str:
-        """Why a durable snapshot is due after a step: "steps", "minutes" or "".
+        """Why a durable snapshot is due after a step: "steps", "minutes", "health" or "".
 
-        The clock is looked at every `memory_steps` steps.
+        The clock is looked at every `memory_steps` steps. "health" is told only where it was
+        journalled before; see `owes_healthy`.
         """
         if step in self._due_steps:
-            return "minutes"
+            return self._due_steps[step]
         looked_at = step % max(1, self._cadence.memory_steps) == 0
         secs = self._secs_at_risk() if looked_at else 0.0
         return why_due(step, self._cadence.disk_steps, secs, self._cadence.disk_minutes)
@@ -97,10 +99,22 @@ class Checkpoints:
         """Whether it is looked, after a step, if a write has ended: ranks meet for it."""
         return not self._shelf.store.shared or step % max(1, self._cadence.memory_steps) == 0
 
-    def announce(self, step: int) -> None:
-        """Journal that one is due because of the clock, before it is taken."""
-        if self.why_due(step) == "minutes" and step not in self._due_steps:
-            self._record("snapshot_due", why="minutes", secs_at_risk=self._secs_at_risk())
+    def owes_healthy(self, held: Sequence[SnapshotRef]) -> bool:
+        """Whether the first healthy state is to be durable, since the last durable one is none.
+
+        Else what a recovery needs would be in memory alone for a whole cadence more.
+
+        Args:
+            held: the snapshots of the run's lineage that are there.
+        """
+        due = [ref for ref in held if ref.durable and self.on_cadence(ref.step)]
+        newest = max(due, key=lambda ref: (ref.step, ref.attempt), default=None)
+        return newest is not None and not newest.health.healthy
+
+    def announce(self, step: int, why: str) -> None:
+        """Journal that one is due because of the clock or of health, before it is taken."""
+        if why in ("minutes", "health") and step not in self._due_steps:
+            self._record("snapshot_due", why=why, secs_at_risk=self._secs_at_risk())
 
     # ---- writing --------------------------------------------------------------------
 
@@ -134,6 +148,25 @@ class Checkpoints:
                     "space, or choose another run directory"
                 ) from error
             self._failed(ref.step, error)
+
+    def keep(self, ref: SnapshotRef) -> None:
+        """Make what was gone back to durable as well, in the background.
+
+        An incident may go back to it again when it has long left memory, or in another process.
+        Where something else is being written, it is written after that (`write_kept`), if it is
+        still in memory then.
+        """
+        self._kept = ref, self._now()
+        self.write_kept()
+
+    def write_kept(self) -> None:
+        """Begin to write what is to be kept, if nothing else is being written."""
+        if self._kept is None or self._shelf.writing is not None:
+            return
+        (ref, secs), self._kept = self._kept, None
+        if any(one.id == ref.id and not one.durable for one in self._state.in_memory()):
+            self.write(ref, wait=False, required=False)
+            self._captured_secs = secs
 
     def finish(self, *, wait: bool = False, raising: bool = False) -> None:
         """Record a write that has ended, and drop what need not be kept any more."""
@@ -241,17 +274,28 @@ def still_needed(records: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         records: those of the journal.
     """
     found: set[str] = set()
+    there: set[str] = set()
     incident: Any = None
+    went_back = False
     for record in reversed(records):
-        if record["kind"] == "verification" and _is_last(record["verification"]):
-            break
-        if record["kind"] != "plan":
-            continue
-        if incident is not None and record["incident"] != incident:
-            break
-        incident = record["incident"]
-        calls = [call for call in record["plan"]["actions"] if call["name"] == "rollback"]
-        found.update(str(call["arguments"]["snapshot_id"]) for call in calls)
+        match record["kind"]:
+            case "verification" if _is_last(record["verification"]):
+                break
+            case "action_done":
+                went_back = record.get("action") == "rollback"
+            case "attempt_started" if went_back and "snapshot" in record:
+                went_back = False
+                there.add(str(record["snapshot"]))  # maybe older than what the plan names
+            case "plan":
+                if incident is not None and record["incident"] != incident:
+                    break
+                incident = record["incident"]
+                calls = [one for one in record["plan"]["actions"] if one["name"] == "rollback"]
+                found.update(str(one["arguments"]["snapshot_id"]) for one in calls)
+                found |= there
+                there.clear()
+            case _:
+                pass
     return frozenset(found)
 
 

@@ -352,6 +352,10 @@ class Guard:
         """Whether the next step will not begin, because a signal came; the same on all ranks."""
         return self._course.stop_signal != 0
 
+    def note(self, kind: str, **fields: Any) -> None:
+        """Journal a record of one's own, at this step."""
+        self._journal.write(kind, attempt=self.attempt, step=self.step_number, **fields)
+
     @property
     def book(self) -> IncidentBook:
         """Every incident of the run."""

@@ -27,6 +27,7 @@ from foreshock.core.reading import is_absent
 from foreshock.core.snapshot import Health
 from foreshock.core.timeline import Timeline
 from foreshock.core.trend import Trend, trend_of
+from foreshock.core.untouched import left_untouched
 
 _ACTIVATION_RISE = 2.0
 _TREND_STEPS = 50
@@ -103,6 +104,7 @@ class Monitor:
         """Whether the last step raised an alarm that belongs to an episode."""
         self.last_alarm_step = 0
         """Last step that raised an alarm which belonged to an episode; 0 if none has."""
+        self._cleared_step = 0
         self._outliers: list[int] = []
         self._first_step: int | None = None
         self.probed_step = 0
@@ -180,10 +182,12 @@ class Monitor:
         """Step of the first alarm that no probe has answered yet, if any."""
         return next((a.step for a in self.episode if a.step > self.probed_step), None)
 
-    def answered(self) -> None:
-        """A probe has answered the alarms so far."""
+    def answered(self, *, whole: bool) -> None:
+        """A probe has answered the alarms so far; `whole` if it found no harm."""
         if self.episode:
             self.probed_step = self.episode[-1].step
+            if whole:
+                self._cleared_step = self.probed_step
 
     def diagnose(
         self,
@@ -239,9 +243,8 @@ class Monitor:
         """Judge the run's state now; what is given is what the caller knows besides."""
         found, doubts = list(concerns), list[str]()
         figures = dict(figures or {})
-        if self.episode:
-            last = self.episode[-1]
-            found.append(f"{last.series} was out of range at step {last.step}")
+        said = self._said_of_the_episode()
+        (doubts if self._is_cleared() else found).extend(said)
         for name in self.timeline.series:
             signal, scope = split_series(name)
             if scope != GLOBAL and signal != ACTIVATION_NORM.name:
@@ -269,6 +272,18 @@ class Monitor:
                     doubts += _doubts(name, signal, trend)
         return Health(concerns=tuple(found), doubts=tuple(doubts), figures=figures)
 
+    def _said_of_the_episode(self) -> list[str]:
+        """What the present episode says against the state; nothing if it cannot have changed it."""
+        if left_untouched(self.episode, self.timeline.steps, self.timeline.committed):
+            return []
+        last = self.episode[-1]
+        text = f"{last.series} was out of range at step {last.step}"
+        return [f"{text}, and a probe found no harm" if self._is_cleared() else text]
+
+    def _is_cleared(self) -> bool:
+        """Whether a probe has found no harm since the episode's last alarm."""
+        return bool(self.episode) and self.episode[-1].step <= self._cleared_step
+
     def to_tree(self) -> dict[str, Any]:
         """Everything that is remembered, as a state tree."""
         return {
@@ -276,6 +291,7 @@ class Monitor:
             "episode": [alarm.to_json() for alarm in self.episode],
             "consecutive_skips": self.consecutive_skips,
             "probed_step": self.probed_step,
+            "cleared_step": self._cleared_step,
             "outliers": {"steps": list(self._outliers), "first_step": self._first_step},
             "last_alarm_step": self.last_alarm_step,
             "detectors": {watch.key: watch.to_tree() for watch in self._watches},
@@ -292,6 +308,7 @@ class Monitor:
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
+        self._cleared_step = tree["cleared_step"]
         self._outliers = list(tree["outliers"]["steps"])
         self._first_step = tree["outliers"]["first_step"]
         self.last_alarm_step = tree["last_alarm_step"]

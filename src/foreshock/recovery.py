@@ -49,6 +49,7 @@ class Recovery:
         for number in range(record.done, len(record.plan.actions)):
             self._act(record, number)
         if self._control.halt_note is not None and self._supervisor.book.open is not None:
+            self._attempts.finish_writing()  # the end is the last that is recorded
             self._close(Outcome.HALTED)
         self._record("plan_done", plan_id=record.id)
         return True
@@ -70,7 +71,8 @@ class Recovery:
         incident = self._supervisor.book.open
         assert incident is not None
         result, position = self._verify(incident), self._supervisor.suspect_position()
-        self._supervisor.monitor.answered()
+        proved = result["passed"] and bool(result["probes"])
+        self._supervisor.monitor.answered(whole=proved)
         self._record("verification", incident=incident.id, verification=result, position=position)
         self._tell("verification", {"incident": incident.id, **result})
         if not result["passed"]:
@@ -88,13 +90,16 @@ class Recovery:
         onset = self._supervisor.in_doubt(progress.step)
         if onset is None:
             return False
-        self._supervisor.monitor.answered()
-        if progress.step <= self._supervisor.book.judged_step:
-            return False  # it was probed before the run was resumed
+        monitor = self._supervisor.monitor
+        if progress.step <= self._supervisor.book.judged_step:  # before the run was resumed
+            monitor.answered(whole=self._supervisor.was_whole(progress.step))
+            return False
         compared = self._control.harm_since(onset)
         if compared is None:
+            monitor.answered(whole=False)
             return False
         harmed = not all(one.passed for one in compared)
+        monitor.answered(whole=not harmed)
         probes = [one.to_json() for one in compared]
         self._record("episode_probed", onset_step=onset, harmed=harmed, probes=probes)
         self._tell("episode_probed", {"onset_step": onset, "harmed": harmed, "probes": probes})
@@ -108,6 +113,7 @@ class Recovery:
 
     def hand_over(self, why: str) -> None:
         """Stop the run outside a plan, because there is no way on."""
+        self._attempts.finish_writing()
         incident = self._supervisor.book.open
         tried = [record.plan.why for record in incident.plans] if incident is not None else []
         progress = self._attempts.progress
@@ -163,7 +169,8 @@ class Recovery:
         self._supervisor.monitor.resumed()
 
     def _verify(self, incident: Incident) -> dict[str, Any]:
-        plans = [record.id for record in incident.plans]
+        chain = unproved(self._supervisor.book.incidents)
+        plans = [record.id for one in chain for record in one.plans]
         return self._control.verify(plans, incident.onset_step)
 
     def _verify_again(self) -> bool:
@@ -257,6 +264,30 @@ def again_step(incidents: Sequence[Incident]) -> int | None:
     start = incident.onset_step - 1 if back is None else back
     distance = max(1, incident.last_alarm_step - start)
     return max(start + _AGAIN_FACTOR * distance, incident.closed_step + 1)
+
+
+def unproved(incidents: Sequence[Incident]) -> list[Incident]:
+    """The last incident, and before it those whose recovery was not verified a second time.
+
+    They end with one that was (what fell then, and no older state helps, is known), that had
+    nothing to be compared with, or that a person took over.
+
+    >>> from types import SimpleNamespace
+    >>> def one(id, **verification):
+    ...     return SimpleNamespace(id=id, outcome=Outcome.RECOVERED, verification=verification)
+    >>> probed = {"passed": True, "probes": [{}]}
+    >>> history = [one(1, **probed), one(2, **probed, again=True), one(3, **probed), one(4)]
+    >>> [incident.id for incident in unproved(history)]
+    [3, 4]
+    """
+    found = list(incidents[-1:])
+    for one in reversed(incidents[:-1]):
+        verified = one.verification or {}
+        told = verified.get("again") is True or not verified.get("probes")
+        if one.outcome is not Outcome.RECOVERED or told:
+            break
+        found.append(one)
+    return found[::-1]
 
 
 def _fallen(result: Mapping[str, Any]) -> list[str]:

@@ -157,6 +157,7 @@ def _verified(record: Mapping[str, Any]) -> None:
     _flag(found["passed"])
     from_json_text(found["note"])
     from_json_text(found.get("against", ""))
+    from_json_text(found.get("also_against", ""))
     for name in ("again", "reopens"):
         _flag(found.get(name, False))
     for probe in _listed(found["probes"]):
@@ -179,9 +180,15 @@ def _closed(record: Mapping[str, Any]) -> None:
     _whole(record["judged_step"])
 
 
+def _probed(record: Mapping[str, Any]) -> None:
+    _flag(record["harmed"])
+
+
 def _due(record: Mapping[str, Any]) -> None:
     _whole(record["at_step"])
     _whole(record["plan_id"])
+    if record.get("trained_from") is not None:
+        _whole(record["trained_from"])
 
 
 def _measured(record: Mapping[str, Any]) -> None:
@@ -239,6 +246,7 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     **dict.fromkeys(OVERRIDES, _override),
     **dict.fromkeys(("released", "reflow_started", "reflowed", "data_reordered"), check_record),
     "action_done": _done,
+    "episode_probed": _probed,
     "gate_limited": _gate,
     "halted": _note,
     "incident_closed": _closed,

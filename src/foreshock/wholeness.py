@@ -6,9 +6,9 @@ from typing import Any, Final
 import torch
 
 from foreshock.attempts import Attempts
-from foreshock.core.comparison import Measured, growth_of
+from foreshock.core.comparison import FAMILY_ERROR, Measured, growth_of
+from foreshock.core.measured import MeasuredState, references
 from foreshock.core.probe import Probe
-from foreshock.core.reading import from_json_number
 from foreshock.core.snapshot import SnapshotRef
 from foreshock.verification import Comparison, compare, measure
 
@@ -45,8 +45,8 @@ class Wholeness:
         self._model = model
         self._probes = probes
         self._write = write
-        self._before: _Known | None = None
-        self._well_known: _Known | None = None
+        self._known: list[MeasuredState] = []
+        self._well_known: MeasuredState | None = None
         self._measure_due: Mapping[str, Any] | None = None
 
     def apply(self, record: Mapping[str, Any]) -> None:
@@ -55,24 +55,33 @@ class Wholeness:
             case "measure_due":
                 self._measure_due = record
             case "measured_before":
-                self._before, self._measure_due = _Known(record), None
-                if len(self._before.near) >= _FEWEST:
-                    self._well_known = self._before
+                state = MeasuredState.from_record(record)
+                self._known.append(state)
+                self._measure_due = None
+                if len(state.near) >= _FEWEST:
+                    self._well_known = state
             case _:
                 pass
 
     def went_back(self, ref: SnapshotRef, asked_step: int, plan: int) -> None:
-        """Measure the state gone back to; or, where that is older than asked for, later.
+        """Measure the state gone back to; where that is older than asked for, that one later too.
+
+        The state that is trained again up to the step asked for is nearer, but only what was
+        gone back to is from before the trouble.
 
         Args:
             ref: the state.
             asked_step: the step that the plan asked for.
             plan: number of the plan.
         """
-        if ref.step < asked_step and self._probes:
-            self._write("measure_due", at_step=asked_step, plan_id=plan)
-        else:
+        if not self._probes:
+            return
+        if ref.health.healthy:
             self._measure_present(ref.id, plan)
+        else:
+            self._measure_before(ref.step, plan)
+        if ref.step < asked_step:
+            self._write("measure_due", at_step=asked_step, plan_id=plan, trained_from=ref.step)
 
     def keep_reference(self, plans: Sequence[int], onset_step: int) -> None:
         """Measure the newest healthy state in memory from before an onset; nothing goes back.
@@ -85,43 +94,52 @@ class Wholeness:
             plans: the plans of the incident, by number; the last one is being carried out.
             onset_step: its onset.
         """
-        if not self._probes or self._known_of(plans) is not None:
+        if not self._probes or any(one.plan in plans for one in self._known):
             return
         if self._measure_due is not None and self._measure_due["plan_id"] in plans:
             return
-        if self._attempts.progress.step < onset_step - 1:
-            self._write("measure_due", at_step=onset_step - 1, plan_id=plans[-1])
-        elif seen := self._seen(self._healthy_before(onset_step)[-1 - NEIGHBOURS :]):
-            steps = [ref.step for ref, _ in seen]
-            self._measured(seen[-1][0].id, plans[-1], steps, [values for _, values in seen])
+        step = self._attempts.progress.step
+        if step < onset_step - 1:
+            due = {"at_step": onset_step - 1, "plan_id": plans[-1], "trained_from": step}
+            self._write("measure_due", **due)
+        else:
+            self._measure_before(onset_step, plans[-1])
 
     def verify(self, plans: Collection[int], onset_step: int) -> dict[str, Any]:
         """Measure the model now against the healthy state from before the onset.
 
         That is the state that was gone back to, or that `keep_reference` found; else the newest
-        one in memory.
+        one in memory. One that was trained since the trouble began is not proved itself: then
+        the model is compared with the newest from before as well, over the longer distance, and
+        each comparison has half of the family's error. What fell in either is told.
 
         Args:
-            plans: the plans of the incident, by number.
+            plans: the plans of the incident by number, and before them those of earlier ones
+                whose recovery was not verified for the second time.
             onset_step: its onset.
         """
-        before = self._known_of(plans)
-        against, compared = "", None
-        if before is not None and self._probes:
-            against = before.snapshot
-            compared = self._compared(before.step, before.values, before.near_steps, before.near)
-        if compared is None:
-            against, compared = f"the state before step {onset_step}", self.harm_since(onset_step)
-        if compared is None:
-            note = "no alarm since; capability was not probed: "
-            note += "no earlier state is at hand" if self._probes else "no probes were given"
-            return {"passed": True, "probes": [], "note": note}
-        return {
-            "passed": all(one.passed for one in compared),
-            "against": against,
-            "probes": [one.to_json() for one in compared],
-            "note": "",
-        }
+        if not self._probes:
+            return _unprobed("no probes were given")
+        now = measure(self._model, self._probes)
+        known = [one for one in self._known if one.plan in plans]
+        found = references([one for one in known if _items(one.values) == _items(now)])
+        if found is None:
+            compared = self.harm_since(onset_step)
+            if compared is None:
+                return _unprobed("no earlier state is at hand")
+            return _verdict(f"the state before step {onset_step}", compared)
+        nearest, proved = found
+        if proved is None:
+            note = ""
+            if nearest.trained_from is not None:
+                note = f"{nearest.snapshot} is not proved itself, and nothing older was measured"
+            return {**_verdict(nearest.snapshot, self._compared(nearest, now)), "note": note}
+        if not proved.near and self._movement_known(proved, now) is None:
+            note = f"nothing older tells how far {proved.snapshot} may be left behind"
+            return {**_verdict(nearest.snapshot, self._compared(nearest, now)), "note": note}
+        near, far = (self._compared(one, now, FAMILY_ERROR / 2) for one in (nearest, proved))
+        note = f"{nearest.snapshot} is not proved itself: compared with {proved.snapshot} as well"
+        return {**_verdict(nearest.snapshot, near, proved.snapshot, far), "note": note}
 
     def harm_since(self, onset_step: int) -> list[Comparison] | None:
         """Probe the model now against the newest healthy state in memory from before a step.
@@ -133,36 +151,44 @@ class Wholeness:
         seen = self._seen(self._healthy_before(onset_step)[-1 - NEIGHBOURS :])
         if not seen:
             return None
-        steps, values = [ref.step for ref, _ in seen], [one for _, one in seen]
-        return self._compared(steps[-1], values[-1], steps[:-1], values[:-1])
+        state = _state(seen[-1][0].id, 0, [(ref.step, values) for ref, values in seen])
+        return self._compared(state, measure(self._model, self._probes))
 
     def measure_if_due(self) -> None:
         """Measure the state that is to be compared with, once it has been trained again."""
         step, due = self._attempts.progress.step, self._measure_due
-        if due is not None and due["at_step"] == step:
-            self._measure_present(f"step {step}, trained again", due["plan_id"])
+        if due is None or due["at_step"] != step:
+            return
+        begun = due.get("trained_from")
+        name = f"step {step}, trained again" + (f" from step {begun}" if begun is not None else "")
+        self._measure_present(name, due["plan_id"], 0 if begun is None else begun)
 
-    def _known_of(self, plans: Collection[int]) -> "_Known | None":
-        before = self._before
-        return before if before is not None and before.plan in plans else None
+    def _movement_known(self, state: MeasuredState, now: Measured) -> MeasuredState | None:
+        """Where it is known how far healthy training moves: at a state, or at an earlier one.
+
+        None where fewer than two neighbours are known of any.
+        """
+        known = self._well_known
+        if len(state.near) >= _FEWEST:
+            return state
+        return known if known is not None and _items(known.values) == _items(now) else None
 
     def _compared(
-        self, step: int, before: Measured, near_steps: Sequence[int], near: Sequence[Measured]
-    ) -> list[Comparison] | None:
-        """The model now against a state of some step; None if other probes measured that.
+        self, state: MeasuredState, now: Measured, family_error: float = FAMILY_ERROR
+    ) -> list[Comparison]:
+        """What was measured of the model now against a state of some step.
 
         Where fewer than two neighbours of it are known, how far healthy training moves is told
         by the states that an earlier comparison knew: without, B is soon called worse.
         """
-        now, later = measure(self._model, self._probes), self._attempts.progress.step - step
-        if _items(now) != _items(before):
-            return None
-        known = self._well_known
-        if len(near) >= _FEWEST or known is None or _items(known.values) != _items(now):
-            growth = growth_of(step, step + later, near_steps)
-            return compare(before, now, near, growth=growth)
+        later = self._attempts.progress.step - state.step
+        known = self._movement_known(state, now) or state
         growth = growth_of(known.step, known.step + later, known.near_steps)
-        return compare(before, now, [*known.near, known.values], growth=growth, adjoining=False)
+        own = known is state
+        near = state.near if own else [*known.near, known.values]
+        return compare(
+            state.values, now, near, growth=growth, adjoining=own, family_error=family_error
+        )
 
     def _healthy_before(self, step: int) -> list[SnapshotRef]:
         """Those in memory; where they are too few to tell noise by, some on disk as well."""
@@ -177,43 +203,68 @@ class Wholeness:
         """The probes of earlier states; what is damaged is left out."""
         return self._attempts.look_at(refs, lambda: measure(self._model, self._probes))
 
-    def _measure_present(self, snapshot_id: str, plan: int) -> None:
-        if not self._probes:
-            return
+    def _measure_before(self, step: int, plan: int) -> None:
+        """Measure the newest healthy state from before a step, if one is at hand."""
+        if seen := self._seen(self._healthy_before(step)[-1 - NEIGHBOURS :]):
+            measured = [(ref.step, values) for ref, values in seen]
+            self._measured(_state(seen[-1][0].id, plan, measured))
+
+    def _measure_present(self, name: str, plan: int, trained_from: int | None = None) -> None:
         step, now = self._attempts.progress.step, measure(self._model, self._probes)
         seen = self._seen(self._healthy_before(step)[-NEIGHBOURS:])
-        steps = [*(ref.step for ref, _ in seen), step]
-        self._measured(snapshot_id, plan, steps, [*(values for _, values in seen), now])
+        measured = [*((ref.step, values) for ref, values in seen), (step, now)]
+        self._measured(_state(name, plan, measured), trained_from)
 
-    def _measured(
-        self, snapshot_id: str, plan: int, steps: Sequence[int], values: Sequence[Measured]
-    ) -> None:
-        """Journal a state to compare with, which comes last, and its neighbours before it."""
+    def _measured(self, state: MeasuredState, trained_from: int | None = None) -> None:
+        """Journal a state to compare with, and its neighbours before it."""
+        since = {} if trained_from is None else {"trained_from": trained_from}
         self._write(
             "measured_before",
-            plan_id=plan,
-            snapshot=snapshot_id,
-            at_step=steps[-1],
-            values=values[-1],
-            neighbour_steps=steps[:-1],
-            neighbours=values[:-1],
+            plan_id=state.plan,
+            snapshot=state.snapshot,
+            at_step=state.step,
+            values=state.values,
+            neighbour_steps=list(state.near_steps),
+            neighbours=list(state.near),
+            **since,
         )
 
 
-class _Known:
-    """A state that was measured, and its neighbours, as the journal holds them."""
+def _state(name: str, plan: int, measured: Sequence[tuple[int, Measured]]) -> MeasuredState:
+    """The last of what was measured, oldest first, and its neighbours before it."""
+    step, values = measured[-1]
+    return MeasuredState(
+        plan=plan,
+        snapshot=name,
+        step=step,
+        values=values,
+        near_steps=[one for one, _ in measured[:-1]],
+        near=[one for _, one in measured[:-1]],
+    )
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        self.plan: int = record["plan_id"]
-        self.snapshot: str = record["snapshot"]
-        self.step: int = record["at_step"]
-        self.values = _numbers(record["values"])
-        self.near_steps: Sequence[int] = record["neighbour_steps"]
-        self.near = [_numbers(one) for one in record["neighbours"]]
+
+def _unprobed(why: str) -> dict[str, Any]:
+    note = f"no alarm since; capability was not probed: {why}"
+    return {"passed": True, "probes": [], "note": note}
 
 
-def _numbers(values: Mapping[str, Sequence[object]]) -> Measured:
-    return {name: [from_json_number(item) for item in items] for name, items in values.items()}
+def _verdict(
+    against: str,
+    near: Sequence[Comparison],
+    also_against: str = "",
+    far: Sequence[Comparison] = (),
+) -> dict[str, Any]:
+    """A verification; of a capability that fell only against the older state, that comparison."""
+    worse = {one.probe: one for one in far if not one.passed}
+    probes: list[dict[str, Any]] = []
+    for one in near:
+        if one.passed and one.probe in worse:
+            probes.append({**worse[one.probe].to_json(), "against": also_against})
+        else:
+            probes.append(one.to_json())
+    passed = all(one["passed"] for one in probes)
+    also = {"also_against": also_against} if also_against else {}
+    return {"passed": passed, "against": against, **also, "probes": probes, "note": ""}
 
 
 def _items(values: Measured) -> dict[str, int]:

@@ -114,7 +114,7 @@ def test_json_is_json_and_the_same_seed_ends_the_same(run_it: Foreshock, tmp_pat
         assert (code, err) == (0, "")
         found.append(json.loads(out))
     assert found[0].keys() == {
-        "run_dir", "step", "attempt", "halted", "num_incidents", "num_advices",
+        "run_dir", "step", "attempt", "halted", "stopped", "num_incidents", "num_advices",
         "num_quarantined", "digest",
     }  # fmt: skip
     assert found[0]["step"] == 12
@@ -308,6 +308,36 @@ def test_an_interrupted_run_exits_130_and_can_be_resumed(run_it: Foreshock, tmp_
     whole = json.loads(run_it(*train("--json", steps=12, run_dir="whole"))[1])
     assert resumed["step"] == 12
     assert resumed["digest"] == whole["digest"]
+
+
+def test_a_run_that_the_system_stops_exits_75_and_goes_on(
+    run_it: Foreshock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path,
+        more="""
+        import os, signal
+        steps, plain = 0, loss
+        def loss(model, batch):
+            global steps
+            steps += model.training
+            if steps == 7 and "STOP" in os.environ:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return plain(model, batch)
+        """,
+    )
+    monkeypatch.setenv("STOP", "1")
+    code, out, _ = run_it(*train(steps=12))
+    assert code == 75
+    assert "The run was stopped by SIGTERM after step 7" in out and "resume" in out
+    code, out, _ = run_it(*train("--json", steps=12, run_dir="json"))
+    told = json.loads(out)
+    assert (code, told["step"], told["digest"]) == (75, 7, None)
+    assert told["stopped"].startswith("stopped by SIGTERM") and told["halted"] is None
+    monkeypatch.delenv("STOP")
+    resumed = json.loads(run_it(*train("--resume", "--json", steps=12))[1])
+    whole = json.loads(run_it(*train("--json", steps=12, run_dir="whole"))[1])
+    assert resumed["digest"] == whole["digest"] and resumed["stopped"] is None
 
 
 def test_the_quickstart_runs_twice_in_one_process(run_it: Foreshock) -> None:

@@ -64,6 +64,9 @@ def test_each_has_its_reason(run_dir: Path) -> None:
     assert "undone" in rows[50]["why"]
     assert rows[40]["chosen"]  # 20 is free of doubt, but too far from the onset
     assert rows[30]["why"] == ILL.concerns[0]
+    assert "in doubt (activation_norm" in rows[40]["why"]
+    assert "20 steps before the onset instead of 1" not in rows[40]["why"]
+    assert "would undo 21 steps instead of 1, more than 3 times" in rows[40]["why"]
     assert "no better than 00000040-a00001" in rows[20]["why"]
     assert rows[10]["why"].startswith("damaged: ")
     assert found["chosen"] == found["resumed_from"] == "00000040-a00001"

@@ -8,12 +8,15 @@ from foreshock.core.retention import Retention, Stored, retain, why_due
 from foreshock.core.snapshot import Health, SnapshotRef, in_lineage
 
 ILL = Health(concerns=("hurt",))
+WELL = Health()
 
 
-def stored(step: int, *, healthy: bool = True, attempt: int = 1, size: int = 10) -> Stored:
+def stored(
+    step: int, *, healthy: bool = True, attempt: int = 1, size: int = 10, health: Health = WELL
+) -> Stored:
     ref = SnapshotRef(
         id=f"{step:08d}-a{attempt:05d}", attempt=attempt, step=step, position=0, durable=True,
-        digest="", health=Health() if healthy else ILL,
+        digest="", health=health if healthy else ILL,
     )  # fmt: skip
     return Stored(ref, size)
 
@@ -156,3 +159,42 @@ def test_what_an_incident_may_go_back_to_stays_while_there_is_room() -> None:
         "an incident may go back to it again"
     }
     assert kept(retain(history, rule, needed=needed, room_bytes=30)) == [0, 80, 90]
+
+
+def test_the_newest_free_of_doubt_stays_where_the_newest_are_in_doubt() -> None:
+    doubted = Health(doubts=("grad_norm/global has grown",))
+    alive = [stored(step) for step in range(0, 50, 10)]
+    alive += [stored(step, health=doubted) for step in range(50, 100, 10)]
+    fates = retain(alive, Retention(newest=2, anchor_steps=1000))
+    assert kept(fates) == [0, 40, 80, 90]
+    assert {fate.why for fate in fates if fate.ref.step == 40} == {
+        "the newest that is free of doubt"
+    }
+    # It is not worth more than the newest healthy one and the start, where room is short.
+    assert kept(retain(alive, Retention(newest=2), room_bytes=20)) == [0, 90]
+
+
+STRETCHES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=12)
+
+
+@given(STRETCHES, st.integers(2, 6), st.integers(1, 4))
+@settings(deadline=None, max_examples=150)
+def test_something_healthy_is_always_on_disk_and_near(stretches, every, newest) -> None:
+    """Snapshots in memory at every step, on disk at every `every`th, and where one is owed.
+
+    However health comes and goes: the newest healthy state that there ever was is at most a
+    cadence younger than the newest on disk, and what came before is thinned out by the rule.
+    """
+    rule = Retention(newest=newest, anchor_steps=0, anchor_factor=4.0)
+    alive, step, last_healthy = [stored(0)], 0, 0
+    for well, ill in stretches:
+        for healthy in [True] * well + [False] * ill:
+            step += 1
+            last_healthy = step if healthy else last_healthy
+            owed = healthy and not alive[-1].ref.health.healthy
+            if step % every == 0 or owed:
+                alive.append(stored(step, healthy=healthy))
+                left = set(kept(retain(alive, rule)))
+                alive = [one for one in alive if one.ref.step in left]
+            there = max(one.ref.step for one in alive if one.ref.health.healthy)
+            assert last_healthy - there < every

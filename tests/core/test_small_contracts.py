@@ -6,7 +6,7 @@ import math
 import pytest
 
 from foreshock.core import errors
-from foreshock.core.errors import ForeshockError, Halted
+from foreshock.core.errors import ForeshockError, Halted, Stopped
 from foreshock.core.program import Loss, Program, Settings
 from foreshock.core.verdict import Verdict, gate_reason
 
@@ -41,7 +41,7 @@ def test_one_catch_is_enough_and_halting_has_an_exit_code_of_its_own() -> None:
     assert len(classes) > 8
     for one in classes:
         assert issubclass(one, ForeshockError)
-        assert one.exit_code == (3 if one is Halted else 2)
+        assert one.exit_code == {Halted: 3, Stopped: 75}.get(one, 2)
         assert one.__doc__
 
 

@@ -114,7 +114,7 @@ def command(  # noqa: PLR0917 - the options of a command line
     try:
         with guard, bar:
             if checked is not None:
-                _note(guard, checked.to_json())
+                guard.note("determinism", **checked.to_json())
             with suppress(Halted, Stopped):
                 train(built, guard)
             outcome = _outcome(guard, run_dir)
@@ -140,11 +140,6 @@ def _checked(function: Any, settings: Any, recipe: Any) -> Any:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("--check-determinism runs steps on one process; leave it out on several")
     return check_determinism(build(function, settings), recipe)
-
-
-def _note(guard: Any, found: dict[str, Any]) -> None:
-    """Journal what came of running steps twice, before the run goes on."""
-    guard._journal.write("determinism", attempt=guard.attempt, step=guard.step_number, **found)
 
 
 def _outcome(guard: Any, run_dir: Path) -> dict[str, Any]:

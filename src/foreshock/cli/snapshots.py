@@ -62,7 +62,7 @@ def _rows(view: "RunView", onset: int | None, failed: int) -> dict[str, Any]:
     with suppress(*_DAMAGE):
         now = max(now, int(view.records[-1]["time"]))
     newest_first = sorted(stored, key=lambda one: (-one.ref.step, -one.ref.attempt))
-    rows = [_row(one, judged.get(one.ref.id), told, now) for one in newest_first]
+    rows = [_row(one, judged.get(one.ref.id), choice.why, told, now) for one in newest_first]
     return {
         "onset_step": onset,
         "chosen": choice.target.id if choice.target is not None else None,
@@ -75,7 +75,9 @@ def _rows(view: "RunView", onset: int | None, failed: int) -> dict[str, Any]:
     }
 
 
-def _row(one: Stored, judged: Judged | None, told: "_Told", now: int) -> dict[str, Any]:
+def _row(
+    one: Stored, judged: Judged | None, why_chosen: str, told: "_Told", now: int
+) -> dict[str, Any]:
     ref, taken = one.ref, told.times.get(one.ref.id)
     objection = told.against(ref) or (judged.objection if judged is not None else "")
     return {
@@ -85,7 +87,7 @@ def _row(one: Stored, judged: Judged | None, told: "_Told", now: int) -> dict[st
         "age_secs": None if taken is None else max(0, now - taken),
         "healthy": ref.health.healthy,
         "chosen": judged is not None and not objection,
-        "why": objection or "the newest healthy one from before the onset",
+        "why": objection or why_chosen,
     }
 
 

@@ -1,8 +1,8 @@
 """Which durable snapshots are due, and which are kept: pure decisions, by steps and minutes.
 
-Kept are the run's start, the newest few, the newest healthy one, and healthy *anchors* spaced
-further and further back: a rollback of a few steps is often not enough, and a state from long
-ago is worth keeping only where there is none of about its age.
+Kept are the run's start, the newest few, the newest healthy one, the newest one free of doubt,
+and healthy *anchors* spaced further and further back: a rollback of a few steps is often not
+enough, and a state from long ago is worth keeping only where there is none of about its age.
 
 No source for the spacing: our choice. It is the thinning of checkpoints by age that online
 checkpointing uses (each gap at most a fixed multiple of the age at its younger end), which
@@ -94,6 +94,9 @@ def retain(
     reasons = _essential(living)
     for one in living[-rule.newest :] if rule.newest else []:
         reasons.setdefault(one.ref.id, f"one of the newest {rule.newest}")
+    sure = [one for one in living if one.ref.health.healthy and not one.ref.health.doubts]
+    if sure:
+        reasons.setdefault(sure[-1].ref.id, "the newest that is free of doubt")
     for one in living:
         if one.ref.id in needed:
             reasons.setdefault(one.ref.id, "an incident may go back to it again")

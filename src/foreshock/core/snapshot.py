@@ -53,6 +53,8 @@ class SnapshotRef:
         durable: whether it is on disk.
         digest: digest of the logical state.
         health: what was known when it was taken.
+        trained_from: None where it is at hand; else the step of the newest older one that is,
+            from which its state would have to be trained again. Of the moment: not kept.
     """
 
     id: str
@@ -62,10 +64,13 @@ class SnapshotRef:
     durable: bool
     digest: str
     health: Health
+    trained_from: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A strict JSON object."""
-        return {**asdict(self), "health": self.health.to_json()}
+        fields = {**asdict(self), "health": self.health.to_json()}
+        del fields["trained_from"]
+        return fields
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SnapshotRef":
@@ -107,10 +112,11 @@ class Judged(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The chosen target, or None, and the judgement on each candidate, newest first."""
+    """The chosen target, or None, the judgement on each candidate, newest first, and why it."""
 
     target: SnapshotRef | None
     judged: tuple[Judged, ...]
+    why: str = ""
 
 
 def in_lineage(ref: SnapshotRef, rollbacks: Sequence[tuple[int, int]]) -> bool:
@@ -140,11 +146,15 @@ def choose_target(candidates: Sequence[SnapshotRef], onset_step: int, older_by: 
         older_by: how many recoveries from here have failed. The first three next targets are
             one snapshot older each; from then on each is at least twice as far from the onset
             as the one before, up the anchors, since a little further back is often not
-            enough. Where there is none so old, it is the oldest.
+            enough. Where there is none so old, it is the oldest. The run's start comes last:
+            before it, everything else that is healthy and older.
 
-    One whose trends are in doubt gives way to the newest that has no doubts, if that is at most
-    three times as far from the onset. If a step is both in memory and on disk, memory is
-    chosen: it is faster.
+    One whose trends are in doubt gives way to the newest that has no doubts, unless that costs
+    too much: it may lie at most three times as far from the onset, and going back to it may
+    train at most three times as many steps again. The two differ where a snapshot is not at
+    hand, since its state is then trained again from an older one: a mere doubt costs less than
+    hundreds of steps. The run's start has no doubts because nothing was measured, and no other
+    gives way to it. If a step is both in memory and on disk, memory is chosen: it is faster.
 
     Reference: OPT-175B log book: go back to a checkpoint whose loss scale is at least 1
     and whose activation norm falls, not to the latest. The numbers: our choice.
@@ -165,25 +175,64 @@ def choose_target(candidates: Sequence[SnapshotRef], onset_step: int, older_by: 
     if not fit:
         return Choice(None, tuple(judged))
     targets = _targets(fit, onset_step, older_by)
-    return Choice(targets[-1], tuple(_against_targets(one, targets) for one in judged))
+    told = tuple(_against_targets(one, targets, onset_step) for one in judged)
+    return Choice(targets[-1], told, _why(fit, targets, onset_step))
+
+
+def steps_undone(ref: SnapshotRef, onset_step: int) -> int:
+    """Steps that are trained again, up to the onset, where a snapshot is gone back to."""
+    return onset_step - (ref.step if ref.trained_from is None else ref.trained_from)
 
 
 def _targets(fit: Sequence[SnapshotRef], onset_step: int, older_by: int) -> list[SnapshotRef]:
     """The target of the first recovery, of the second, and so on; never empty."""
-    reach = _DOUBT_REACH * (onset_step - fit[0].step)
-    sure = [r for r in fit if not r.health.doubts and onset_step - r.step <= reach]
+    near = _DOUBT_REACH * (onset_step - fit[0].step)
+    cheap = _DOUBT_REACH * steps_undone(fit[0], onset_step)
+    sure = [
+        ref
+        for ref in _sure(fit)
+        if onset_step - ref.step <= near and steps_undone(ref, onset_step) <= cheap
+    ]
     targets = [sure[0] if sure else fit[0]]
     for tries in range(older_by):
         last = targets[-1]
         older = [ref for ref in fit if ref.step < last.step]
         if not older:
             break
+        older = [ref for ref in older if ref.step] or older
         away = (2 if tries >= _NEAR_TRIES else 1) * (onset_step - last.step)
         targets.append(next((ref for ref in older if onset_step - ref.step >= away), older[-1]))
     return targets
 
 
-def _against_targets(one: Judged, targets: Sequence[SnapshotRef]) -> Judged:
+def _sure(fit: Sequence[SnapshotRef]) -> list[SnapshotRef]:
+    """Those that were looked at, and of which nothing was in doubt."""
+    return [ref for ref in fit if not ref.health.doubts and ref.step]
+
+
+def _why(fit: Sequence[SnapshotRef], targets: Sequence[SnapshotRef], onset_step: int) -> str:
+    """Why the last of the targets is one, for a person."""
+    target, number = targets[-1], len(targets) - 1
+    if number:
+        return f"older than the {number} from which recoveries have failed"
+    if target.health.doubts:
+        sure = _sure(fit)
+        doubts = "; ".join(target.health.doubts)
+        if not sure:
+            return f"in doubt ({doubts}), but none from before the onset is free of doubt"
+        ours, theirs = (steps_undone(ref, onset_step) for ref in (target, sure[0]))
+        costs = f"would undo {theirs} steps instead of {ours}"
+        if theirs <= _DOUBT_REACH * ours:
+            ours, theirs = (onset_step - ref.step for ref in (target, sure[0]))
+            costs = f"lies {theirs} steps before the onset instead of {ours}"
+        much = f"more than {_DOUBT_REACH} times as many"
+        return f"in doubt ({doubts}), but {sure[0].id}, the newest free of doubt, {costs}, {much}"
+    if target is not fit[0]:
+        return f"the newest free of doubt, at most {_DOUBT_REACH} times as far from the onset"
+    return "the newest healthy one from before the onset"
+
+
+def _against_targets(one: Judged, targets: Sequence[SnapshotRef], onset_step: int) -> Judged:
     target = targets[-1]
     if one.objection or one.ref is target:
         return one
@@ -195,4 +244,8 @@ def _against_targets(one: Judged, targets: Sequence[SnapshotRef]) -> Judged:
         return Judged(one.ref, f"fit, but {why}, and {targets[0].id} is free of doubt")
     if one.ref.step > target.step:
         return Judged(one.ref, "fit, but too near to one from which a recovery has failed")
+    if one.ref.step < target.step:
+        ours, theirs = (steps_undone(ref, onset_step) for ref in (target, one.ref))
+        better = f"no better than {target.id}, which was chosen"
+        return Judged(one.ref, f"fit, but {better}: it would undo {theirs} steps instead of {ours}")
     return Judged(one.ref, f"fit, but no better than {target.id}, which was chosen")
