@@ -34,11 +34,15 @@ untouched: dict[str, str] = {}
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Every test leaves the handlers that it found."""
+    """Every test leaves the handlers that it found: none, whatever tests before it left."""
+    gc.collect()
     numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
-    before = [signal.getsignal(number) for number in numbers]
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     yield
-    assert [signal.getsignal(number) for number in numbers] == before
+    found = [signal.getsignal(number) for number in numbers]
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert found == [signal.SIG_DFL] * len(numbers)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
