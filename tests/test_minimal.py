@@ -42,6 +42,7 @@ rules = false
 memory_steps = 10
 memory_keep = 3
 disk_steps = 20
+disk_keep = 8
 [policy]
 lookahead = 1.0
 """

@@ -131,7 +131,7 @@ class Supervisor:
             return None  # it was judged before the run was resumed
         if self._is_advised():
             return None
-        must_act = any(map(is_pressing, alarms))
+        must_act = any(is_pressing(alarm, committed=row.committed) for alarm in alarms)
         within = self.policy.confirm_within_steps
         due = must_act or self.policy.due(
             self.monitor.num_alarmed_steps(within),

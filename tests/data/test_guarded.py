@@ -45,7 +45,7 @@ class WithOneLethal(Sentences):
 
 def lethal_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     loss = loss_of(model, batch)
-    return loss * torch.nan if bool((batch == 0).all(1).any()) else loss
+    return loss + torch.nan if bool((batch == 0).all(1).any()) else loss
 
 
 def one_lethal(settings: Settings) -> Program:

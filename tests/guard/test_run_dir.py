@@ -244,7 +244,7 @@ def test_it_halts_where_only_a_rollback_would_help(tmp_path):
     guard = guarded(training, tmp_path / "run", recipe=recipe(can_rollback=False))
     run(training, guard, before_step=spoil)
     assert "cannot go back" in guard.halted
-    assert guard.step_number <= 23
+    assert guard.step_number <= 25  # three steps without an update, and the lag of reading
 
 
 def test_arguments_that_are_not_allowed_leave_no_directory(tmp_path):

@@ -8,7 +8,7 @@ from foreshock.faults.nan_gradient import NanGradient
 from foreshock.snapshots.codec import digest
 from foreshock.snapshots.parts import clone_tree
 from foreshock.update import Update, trained_parameters
-from tests.guard.programs import guarded, make, recipe, run, take_step
+from tests.guard.programs import guarded, loss_of, make, recipe, run, take_step
 
 OPTIMIZERS = ["adamw", "fused", "sgd", "fused_sgd"]
 
@@ -115,17 +115,13 @@ def test_too_many_in_a_row_roll_back(tmp_path):
 
 
 @pytest.mark.parametrize("step", [1, 4, 35])
-def test_a_nan_loss_rolls_back_at_once(tmp_path, step):
+def test_a_nan_loss_whose_update_was_made_rolls_back_at_once(tmp_path, step):
     training = make()
     training.model.train()
     with guarded(training, tmp_path / "run", max_steps=50) as guard:
         for batch in guard:
             if guard.step_number + 1 == step and guard.attempt == 1:
-                weight = training.model.last_norm.weight
-                kept = weight.detach().clone()
-                weight.data[0] = torch.nan
-                take_step(training, guard, batch)
-                weight.data.copy_(kept)
+                guard.step(loss_of(training.model, batch) + torch.nan)
             else:
                 take_step(training, guard, batch)
     (incident,) = guard.book.incidents
@@ -133,7 +129,34 @@ def test_a_nan_loss_rolls_back_at_once(tmp_path, step):
     assert incident.plans[0].plan.rung == "rollback"
     assert incident.plans[0].plan.target_step == max(0, (step - 1) // 5 * 5)
     assert incident.outcome == "recovered"
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3])
+def test_nan_losses_whose_updates_were_skipped_are_gone_back_for_from_the_third_on(
+    tmp_path, num_steps
+):
+    training = make()
+    training.model.train()
+    with guarded(training, tmp_path / "run", max_steps=50) as guard:
+        for batch in guard:
+            if 35 <= guard.step_number + 1 < 35 + num_steps and guard.attempt == 1:
+                weight = training.model.last_norm.weight
+                kept = weight.detach().clone()
+                weight.data[0] = torch.nan
+                take_step(training, guard, batch)
+                weight.data.copy_(kept)
+            else:
+                take_step(training, guard, batch)
     assert all(torch.isfinite(p).all() for p in training.model.parameters())
+    if num_steps < 3:
+        assert guard.book.incidents == []
+        skipped = [one["step"] for one in guard.records if one["kind"] == "skip"]
+        assert skipped == [35, 36][:num_steps]
+        return
+    (incident,) = guard.book.incidents
+    assert (incident.plans[0].step, incident.plans[0].plan.rung) == (37, "rollback")
+    assert incident.plans[0].plan.target_step == 30
+    assert incident.outcome == "recovered"
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "fused"])

@@ -15,7 +15,7 @@ class Situation:
     Attributes:
         step: last step that has been read.
         diagnosis: of the present episode.
-        must_act: the loss was NaN or Inf in the forward, or a weight is.
+        must_act: the state itself is broken (`pressing`), or a probe found harm.
         only_gradients: nothing but gradient signals has alarmed, so that the gate alone
             can keep the run whole.
         consecutive_skips: updates skipped in a row.
