@@ -4,6 +4,7 @@
 #   make test            the tests (minutes)
 #   make test-all        the slow tier as well
 #   make test-boards     the mirrors that need an environment of their own
+#   make test-deepspeed  DeepSpeed's engines, likewise; it is compiled once (minutes)
 #   make proof           the long proofs, resumable (hours)
 #   make lint            format, lint, types (pyright fetches itself through npm once)
 #   make bench           cost, as ratios
@@ -25,7 +26,7 @@ FORESHOCK_FUZZ_MINUTES ?= 60
 # One thread for each of the two workers: torch's own threads would fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test test-all test-boards proof lint bench clean
+.PHONY: demo test test-all test-boards test-deepspeed proof lint bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +65,23 @@ test-boards: $(BOARDS)/.installed
 	OMP_NUM_THREADS=1 $(BOARDS)/bin/python -m pytest -q tests/sinks/test_mlflow.py \
 		tests/sinks/test_local_boards.py tests/sinks/test_contract.py tests/sinks/test_guarded.py
 
+# DeepSpeed builds an operator of its own for CPUs, and would bring another torch by itself.
+DEEPSPEED := .venv-deepspeed
+DEEPSPEED_PIP := $(DEEPSPEED)/bin/python -m pip --disable-pip-version-check --quiet
+
+$(DEEPSPEED)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEEPSPEED)
+	$(DEEPSPEED_PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(DEEPSPEED_PIP) install --constraint constraints.txt --editable '.[torch]' pytest hypothesis setuptools \
+		ninja einops hjson msgpack psutil py-cpuinfo pydantic tqdm
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(DEEPSPEED_PIP) install --no-deps --no-build-isolation \
+		$(shell grep '^deepspeed==' constraints.txt)
+	touch $@
+
+test-deepspeed: $(DEEPSPEED)/.installed
+	OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu $(DEEPSPEED)/bin/python -m pytest -q -m 'not proof' \
+		tests/integrations/test_deepspeed.py tests/test_flat_groups.py
+
 proof: $(STAMP)
 	$(PYTEST) -m proof
 	$(BIN)/python -m benchmarks.demo_seeds --seeds $(FORESHOCK_SEEDS) --json docs/measurements/demo-seeds.json
@@ -82,4 +100,4 @@ bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.integrations
 
 clean:
-	rm -rf $(VENV) $(BOARDS) dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BOARDS) $(DEEPSPEED) dist build .pytest_cache .ruff_cache .hypothesis
