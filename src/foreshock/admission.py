@@ -50,7 +50,8 @@ def check_policy(
     because = f": {why_not_rewindable}" if why_not_rewindable else ""
     if resume and Capability.REWIND_DATA not in capabilities:
         raise CapabilityError(
-            f"a loop that owns its data loader cannot be resumed by the Guard{because}"
+            "a loop that owns its data loader cannot be resumed by the Guard; begin in a new "
+            f"run_dir{because}"
         )
     known = members("actions")
     for name in sorted(policy.actions):

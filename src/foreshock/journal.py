@@ -22,7 +22,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -181,7 +181,7 @@ class Journal:
                 key = differing[0]
                 raise RunDirError(
                     f"{run_dir} belongs to a run with another {' and '.join(differing)} "
-                    f"({key} was {known.get(key)!r:.80}, now {given.get(key)!r:.80}): resume "
+                    f"({_difference(key, known.get(key), given.get(key))}): resume "
                     f"with what it was started with, or choose another run directory."
                 )
         lock = disk.lock(run_dir / "lock")
@@ -368,3 +368,21 @@ def _refuse_unless_empty(disk: Disk, run_dir: Path) -> None:
         if "run.json" in found:
             what, todo = "holds a run already", "resume it with `--resume`, or "
         raise RunDirError(f"{run_dir} {what}: {todo}choose another run directory.")
+
+
+def _difference(name: str, was: Any, now: Any) -> str:
+    """The first thing that two identities differ in, by its place in them."""
+    mine, other = _entries(was), _entries(now)
+    for key in {**mine, **other} if mine and other else ():
+        if mine.get(key) != other.get(key):
+            return _difference(f"{name}.{key}", mine.get(key), other.get(key))
+    return f"{name} was {was!r:.80}, now {now!r:.80}"
+
+
+def _entries(value: Any) -> dict[str, Any]:
+    """What a mapping holds, or a list of mappings; nothing of anything else."""
+    if isinstance(value, dict):
+        return cast(dict[str, Any], value)
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    described = all(isinstance(item, dict) for item in items)
+    return {str(place): item for place, item in enumerate(items)} if described else {}

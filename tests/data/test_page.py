@@ -14,13 +14,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_the_code_of_the_page() -> None:
     page = (DOCS / "data.md").read_text()
-    stream, loader = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    stream, loader, at_random = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     web = [{"text": "a", "doc_id": f"d{n}"} for n in range(300)]
     names = {"foreshock": foreshock, "web": web, "code": web[:], "loader": Counting()}
     exec(stream, names)
     assert len(names["stream"].next_batch().ids) == 64
     exec(loader, names)
     assert names["batches"].next_batch().positions == (0,)
+    exec(at_random, names | {"get_batch": [1].index}, drawing := {})
+    assert callable(drawing["Batches"]().state_dict)
     assert all(f"| `{outcome}` |" in page for outcome in OUTCOMES)
 
 

@@ -124,7 +124,7 @@ class Stream:
         batch_size: int,
         seed: int,
         collate: Callable[[list[Any]], Any] | None = None,
-        to_text: Callable[[Any], str] | None = None,
+        to_text: Callable[[Any], str | None] | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:

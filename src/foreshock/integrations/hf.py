@@ -15,7 +15,7 @@ skipped step, under fp16 as well, where the Trainer holds it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -27,6 +27,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from foreshock.core.errors import CapabilityError, ConfigError, RunDirError, Stopped
 from foreshock.core.probe import Probe
+from foreshock.data.sample import text_in
 from foreshock.data.stream import Stage, Stream
 from foreshock.guard import Guard
 from foreshock.recipes import Recipe
@@ -48,6 +49,10 @@ CAPABILITIES = {
         "auto_find_batch_size": "it begins anew with other batches; set the batch size",
     },
 }
+
+# Columns whose tokens are the text of a row: the first of these that it has. Of a pair of
+# preferences it is what is to be preferred; what is rejected may well be broken.
+TOKENS = (("input_ids",), ("prompt_ids", "chosen_ids"))
 
 
 class ForeshockCallback(TrainerCallback):
@@ -355,8 +360,11 @@ def _stream(trainer: Any, to_text: Callable[[Any], str] | None) -> Stream:
         collate = trainer._get_collator_with_removed_columns(collate, description="training")
     tokenizer = trainer.processing_class
 
-    def decoded(row: Any) -> str:
-        return str(tokenizer.decode(row["input_ids"]))
+    def decoded(row: Any) -> str | None:
+        for names in TOKENS if isinstance(row, Mapping) else ():
+            if all(name in row for name in names):
+                return "".join(str(tokenizer.decode(row[name])) for name in names)
+        return text_in(row)
 
     return Stream(
         [Stage(name="train", sources={"train": rows}, repeats=None)],

@@ -165,6 +165,8 @@ def verdict(state: str, step: int, incidents: Sequence[tuple[str, str, int, str]
     'Finished at step 2,000; nothing went wrong.'
     >>> verdict("open", 812, [("open", "lr_too_high", 640, "is still open")])
     'Running or cut off at step 812; one incident (lr too high, step 640) is still open.'
+    >>> verdict("halted", 0, [])
+    'Halted at step 0 and handed to a person, without an incident.'
     """
     begin = {
         "finished": f"Finished at step {step:,}",
@@ -172,6 +174,8 @@ def verdict(state: str, step: int, incidents: Sequence[tuple[str, str, int, str]
         "stopped": f"Stopped by the system at step {step:,}, to go on from there",
         "open": f"Running or cut off at step {step:,}",
     }[state]
+    if not incidents and state == "halted":
+        return f"{begin}, without an incident."
     if not incidents:
         return (
             f"{begin}; nothing {'has gone wrong so far' if state in UNFINISHED else 'went wrong'}."
