@@ -147,7 +147,7 @@ def test_an_episode_ends_after_quiet_steps() -> None:
     found = warm(monitor(quiet_steps=5))
     found.observe(1, 41, True, row(loss=9.0, grad_norm=9.0))
     found.observe(1, 43, True, row(loss=9.0))
-    assert (len(found.episode), found.num_alarmed_steps(100)) == (3, 2)
+    assert (len(found.episode), found.tallies(100)[0].num_alarmed) == (3, 2)
     for step in range(44, 48):
         found.observe(1, step, True, row())
         assert found.episode
@@ -235,25 +235,26 @@ def test_only_alarmed_steps_of_the_last_few_confirm():
     for step in range(41, 101):
         raised = step in (60, 75, 90, 91)
         found.observe(1, step, True, row(loss=50.0) if raised else row())
-    counts = [found.num_alarmed_steps(within) for within in (5, 10, 11, 1000)]
+    counts = [found.tallies(within)[0].num_alarmed for within in (5, 10, 11, 1000)]
     assert counts == [0, 1, 2, 4]
 
 
-def test_the_rate_of_outliers_is_that_before_the_present_and_counts_a_row_as_one():
+def test_each_series_of_the_whole_model_counts_by_itself_too():
     found = warm(monitor(quiet_steps=50))
-    assert found.outlier_rate(10) == pytest.approx(0.5 / (100 + 30))
     for step in range(41, 101):
-        raised = step in (60, 75, 76, 77, 95)
-        found.observe(1, step, True, row(loss=50.0) if raised else row())
-    assert found.outlier_rate(10) == pytest.approx(2.5 / (100 + 90))
-    assert found.outlier_rate(5) == pytest.approx(3.5 / (100 + 95))
+        loss = step in (60, 75, 76, 77, 100)
+        far = {"loss": 50.0 if loss else 1.0, "grad_norm": 50.0 if loss or step % 10 == 5 else 1.0}
+        found.observe(1, step, True, row(**far))
+    tallies = found.tallies(10)
+    assert [one.num_alarmed for one in tallies] == [2, 2, 1]
+    every, norm, loss = (one.rate for one in tallies)
+    assert loss == pytest.approx(2.5 / (100 + 90))
+    assert every == pytest.approx(6.5 / (100 + 90))
+    assert loss < norm <= every
     again = monitor(quiet_steps=50)
     again.load_tree(found.to_tree())
-    assert again.outlier_rate(10) == found.outlier_rate(10)
-    assert monitor().outlier_rate(10) == 0.005
-    for step in range(101, 2200):
-        found.observe(1, step, True, row())
-    assert found.outlier_rate(10) == pytest.approx(0.5 / 2100)
+    assert again.tallies(10) == tallies
+    assert monitor().tallies(10) == []
 
 
 def test_an_outlier_that_a_probe_has_cleared_leaves_a_doubt_and_no_concern():

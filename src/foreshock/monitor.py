@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from foreshock.core.case import BatchFinding, Case
 from foreshock.core.cause import Cause, Diagnosis, diagnose
-from foreshock.core.confirmation import outlier_rate
+from foreshock.core.confirmation import Outliers, Tally
 from foreshock.core.detector import Alarm, Detector, Threshold, state_from_tree, state_to_tree
 from foreshock.core.errors import ConfigError
 from foreshock.core.names import (
@@ -44,8 +44,8 @@ _GROWTH_IN_DOUBT = {
 choice, after OPT-175B, which went back to where the activation norm fell: a preference only,
 as norms grow in healthy training too."""
 _EPISODE_ALARMS = 4096
-_RATE_STEPS = 2000
-"""Outliers are counted over the last so many steps. Our choice."""
+_ANY = ""
+"""All series together."""
 
 
 class Monitor:
@@ -105,8 +105,7 @@ class Monitor:
         self.last_alarm_step = 0
         """Last step that raised an alarm which belonged to an episode; 0 if none has."""
         self._cleared_step = 0
-        self._outliers: list[int] = []
-        self._first_step: int | None = None
+        self._outliers = Outliers()
         self.probed_step = 0
         """Alarms up to this step have been answered by a probe that found no harm."""
 
@@ -136,11 +135,9 @@ class Monitor:
                 if found:
                     (advisories if watch.advisory else alarms).extend(found)
         self.still_alarmed = bool(alarms)
-        self._first_step = step if self._first_step is None else self._first_step
+        self._outliers.begin(step)
         if alarms:
-            if self.last_alarm_step != step - 1:
-                self._outliers = [one for one in self._outliers if one > step - _RATE_STEPS]
-                self._outliers.append(step)
+            self._outliers.add(step, {_ANY, *(alarm.series for alarm in alarms)})
             self.last_alarm_step = step
             self.episode += alarms
             if len(self.episode) > _EPISODE_ALARMS:  # the onset and the present are what counts
@@ -160,23 +157,22 @@ class Monitor:
         """Last step that it was given; 0 before the first."""
         return int(self.timeline.steps[-1]) if len(self.timeline) else 0
 
-    def num_alarmed_steps(self, within_steps: int) -> int:
-        """Distinct alarmed steps of the episode among the last `within_steps` steps."""
-        if not self.episode:
-            return 0
-        first = int(self.timeline.steps[-1]) - within_steps + 1
-        return len({alarm.step for alarm in self.episode if alarm.step >= first})
+    def tallies(self, within_steps: int) -> list[Tally]:
+        """Alarmed steps of the episode among the last `within_steps`, and how usual they are.
 
-    def outlier_rate(self, before_steps: int) -> float:
-        """Outliers a step, over 2,000 steps that end `before_steps` ago.
-
-        Alarmed steps in a row are one: a long incident does not make the run one of many outliers.
+        Of all series together; then of each of the whole model by itself, so that a module that
+        is often out of range does not hide a loss that never is.
         """
-        end = self.last_step - before_steps
-        if self._first_step is None or end < self._first_step:
-            return outlier_rate(0, 0)
-        first = max(end - _RATE_STEPS + 1, self._first_step)
-        return outlier_rate(sum(first <= one <= end for one in self._outliers), end - first + 1)
+        if not self.episode:
+            return []
+        first = self.last_step - within_steps + 1
+        late = [alarm for alarm in self.episode if alarm.step >= first]
+        names = dict.fromkeys(one.series for one in late if split_series(one.series)[1] == GLOBAL)
+        steps = {name: {one.step for one in late if one.series == name} for name in names}
+        return [
+            Tally(len(of), self._outliers.rate(name, self.last_step - within_steps))
+            for name, of in ({_ANY: {one.step for one in late}} | steps).items()
+        ]
 
     def first_doubt(self) -> int | None:
         """Step of the first alarm that no probe has answered yet, if any."""
@@ -292,7 +288,7 @@ class Monitor:
             "consecutive_skips": self.consecutive_skips,
             "probed_step": self.probed_step,
             "cleared_step": self._cleared_step,
-            "outliers": {"steps": list(self._outliers), "first_step": self._first_step},
+            "outliers": self._outliers.to_tree(),
             "last_alarm_step": self.last_alarm_step,
             "detectors": {watch.key: watch.to_tree() for watch in self._watches},
         }
@@ -309,8 +305,7 @@ class Monitor:
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
         self._cleared_step = tree["cleared_step"]
-        self._outliers = list(tree["outliers"]["steps"])
-        self._first_step = tree["outliers"]["first_step"]
+        self._outliers.load_tree(tree["outliers"])
         self.last_alarm_step = tree["last_alarm_step"]
         for watch in self._watches:
             watch.load_tree(tree["detectors"].get(watch.key))

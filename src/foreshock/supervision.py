@@ -132,10 +132,8 @@ class Supervisor:
         if self._is_advised():
             return None
         must_act = any(is_pressing(alarm, committed=row.committed) for alarm in alarms)
-        within = self.policy.confirm_within_steps
         due = must_act or self.policy.due(
-            self.monitor.num_alarmed_steps(within),
-            outlier_rate=self.monitor.outlier_rate(within),
+            self.monitor.tallies(self.policy.confirm_within_steps),
             still_alarmed=self.monitor.still_alarmed,
             in_incident=self.book.open is not None,
             skips=self.monitor.consecutive_skips,

@@ -244,7 +244,7 @@ def _state(name: str, plan: int, measured: Sequence[tuple[int, Measured]]) -> Me
 
 
 def _unprobed(why: str) -> dict[str, Any]:
-    note = f"no alarm since; capability was not probed: {why}"
+    note = f"quiet again; capability was not probed: {why}"
     return {"passed": True, "probes": [], "note": note}
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from foreshock.core.confirmation import (
     USUAL_RATE,
+    Outliers,
     false_confirmations,
     outlier_rate,
     steps_to_confirm,
@@ -39,6 +40,25 @@ def test_many_outliers_confirm_no_more_often_than_few(rate, within, usually) -> 
     assert needed >= usually
     assert needed > within or false_confirmations(needed, rate, within) <= accepted
     assert needed == usually or false_confirmations(needed - 1, rate, within) > accepted
+
+
+def test_outliers_are_counted_over_2000_steps_and_come_back() -> None:
+    seen = Outliers()
+    assert seen.rate("a", 10) == USUAL_RATE
+    seen.begin(11)
+    assert seen.rate("a", 10) == USUAL_RATE
+    for step in range(11, 4011):
+        seen.begin(step)
+        if step % 100 < 3:
+            seen.add(step, {"a"} if step % 200 < 3 else {"b"})
+    assert seen.rate("a", 4010) == outlier_rate(10, 2000)
+    assert seen.rate("b", 4010) == outlier_rate(10, 2000)
+    assert seen.rate("c", 4010) == outlier_rate(0, 2000)
+    again = Outliers()
+    again.load_tree(seen.to_tree())
+    steps = (2020, 3900, 4010)
+    assert [again.rate("a", step) for step in steps] == [seen.rate("a", step) for step in steps]
+    assert len(seen.to_tree()["spans"]["a"]) < 20
 
 
 def test_the_extremes() -> None:

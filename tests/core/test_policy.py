@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from foreshock.catalog import make
 from foreshock.core.action import Plan
 from foreshock.core.cause import Candidate, Diagnosis
+from foreshock.core.confirmation import Tally
 from foreshock.core.errors import ConfigError
 from foreshock.core.incident import Incident, PlanRecord
 from foreshock.core.ladder import RUNGS
@@ -88,18 +89,19 @@ def orders(plan: Plan) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("rate", [0.0, 0.005])
 def test_when_an_episode_is_due(rate, alarmed, still, incident, skips, due) -> None:
     told = {"still_alarmed": still, "in_incident": incident, "skips": skips}
-    assert Policy().due(alarmed, outlier_rate=rate, **told) is due
+    assert Policy().due([Tally(alarmed, rate)], **told) is due
 
 
 @pytest.mark.parametrize(
     ("rate", "needed", "again"), [(0.02, 5, 4), (1 / 12, 7, 6), (0.2, 9, 8), (1.0, 11, 11)]
 )
 def test_a_run_of_many_outliers_needs_more_alarmed_steps(rate, needed, again) -> None:
-    told: dict[str, Any] = {"outlier_rate": rate, "still_alarmed": True, "skips": 0}
+    told: dict[str, Any] = {"still_alarmed": True, "skips": 0}
     for in_incident, fewest in ((False, needed), (True, again)):
-        assert not Policy().due(fewest - 1, in_incident=in_incident, **told)
-        assert Policy().due(fewest, in_incident=in_incident, **told)
-    assert Policy().due(0, in_incident=False, **{**told, "skips": 4})
+        too_few, enough = Tally(fewest - 1, rate), Tally(fewest, rate)
+        assert not Policy().due([too_few], in_incident=in_incident, **told)
+        assert Policy().due([too_few, enough], in_incident=in_incident, **told)
+    assert Policy().due([], in_incident=False, **{**told, "skips": 4})
 
 
 def test_data_suspect_goes_back_and_sets_its_window_aside_first() -> None:

@@ -182,7 +182,9 @@ def _arguments(one: Order, rung: Rung, draft: Draft, target: SnapshotRef | None)
             assert target is not None
             lookahead = given.pop("lookahead", draft.defaults.lookahead)
             ahead = round(lookahead * _set_aside(draft)) if draft.failed_targets else 0
-            reason = f"{now.diagnosis.top.cause} suspected at step {now.diagnosis.onset_step}"
+            cause, onset = now.diagnosis.top.cause, now.diagnosis.onset_step
+            said = "cause unknown" if cause == "unknown" else f"{cause} suspected"
+            reason = f"{said} at step {onset}"
             start = draft.first_suspect(rung, target)
             return {"start": start, "stop": now.position + ahead, "reason": reason}
         case "rollback":

@@ -1,13 +1,13 @@
 """Policy: a pure function from diagnosis, history and budget to a plan."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foreshock.core.action import Plan
 from foreshock.core.budget import Limits
 from foreshock.core.climb import Climb
-from foreshock.core.confirmation import steps_to_confirm
+from foreshock.core.confirmation import Tally, steps_to_confirm
 from foreshock.core.errors import ConfigError
 from foreshock.core.ladder import LADDER, RUNGS, WATCH, Rung, check_ladder, check_rung
 from foreshock.core.planning import Defaults
@@ -166,26 +166,22 @@ class Policy:
         return replace(self, ladder=ladder, preferences=preferences)
 
     def due(
-        self,
-        num_alarmed_steps: int,
-        *,
-        outlier_rate: float,
-        still_alarmed: bool,
-        in_incident: bool,
-        skips: int,
+        self, tallies: Sequence[Tally], *, still_alarmed: bool, in_incident: bool, skips: int
     ) -> bool:
         """Whether an episode is more than outliers, so that it is worth a diagnosis.
 
         Args:
-            num_alarmed_steps: among the last `confirm_within_steps`.
-            outlier_rate: lone alarmed steps a step that this run usually has.
+            tallies: of the last `confirm_within_steps`; one that is more than chance is enough.
             still_alarmed: whether the last step was one.
             in_incident: whether one is open.
             skips: skipped updates in a row.
         """
         usually = self.confirm_again_steps if in_incident else self.confirm_steps
-        needed = steps_to_confirm(usually, outlier_rate, self.confirm_within_steps)
-        return skips > self.max_skips_in_a_row or (still_alarmed and num_alarmed_steps >= needed)
+        within = self.confirm_within_steps
+        confirmed = any(
+            one.num_alarmed >= steps_to_confirm(usually, one.rate, within) for one in tallies
+        )
+        return skips > self.max_skips_in_a_row or (still_alarmed and confirmed)
 
     def decide(self, situation: Situation) -> Plan | None:
         """Return the plan for a situation that is due or must be acted on; None to watch on."""
