@@ -74,4 +74,5 @@ def _line(word: str, text: str, *, indent: str = "  ") -> str:
         _WIDTH,
         initial_indent=head if head.endswith(" ") else f"{head} ",
         subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
     )

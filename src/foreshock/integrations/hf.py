@@ -42,7 +42,7 @@ CAPABILITIES = {
     "limited": {"own_loader": "with rewind=False steps are skipped; none is taken back or resumed"},
     "refuses": {
         "DeepSpeed": "it makes the update inside backward, where no callback comes between, and "
-        "its engine has no adapter under the Trainer",
+        "its engine is guarded in a loop of your own alone: foreshock.integrations.deepspeed",
         "FSDP1": "it flattens parameters; set fsdp_version: 2",
         "DataParallel": "it copies the model at every step; start it with torchrun",
         "LOMO": "it updates inside backward, where no gradient is left to judge",
