@@ -39,8 +39,8 @@ CAPABILITIES = {
     "untested": "fp16 shards",
     "limited": {"own_loader": "steps are skipped; none is taken back, and nothing is resumed"},
     "refuses": {
-        "DeepSpeed": "it makes the update inside the engine; that is guarded in a loop of your own, "
-        "without Accelerate: foreshock.integrations.deepspeed",
+        "DeepSpeed": "it makes the update inside the engine; that is guarded in a loop of your "
+        "own, without Accelerate: foreshock.integrations.deepspeed",
         "Megatron-LM": "it runs forward, backward and update in one call; nothing is between",
         "XLA": "gradients are joined and read lazily there; this was never tried",
         "FSDP1": "it flattens parameters; set fsdp_version: 2",
