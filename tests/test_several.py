@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+import foreshock
 from foreshock.core.errors import ConfigError
 from foreshock.several import SeveralOptimizers, as_one_optimizer, as_one_scheduler
 
@@ -127,6 +128,19 @@ def test_hooks_come_before_the_first_and_after_the_last_however_they_are_stepped
     seen.clear()
     train(model, step, 1)
     assert seen == []
+
+
+def test_what_keeps_a_state_dict_of_its_own_is_refused_and_watch_takes_one():
+    class Own(torch.optim.SGD):
+        def state_dict(self):
+            return {**super().state_dict(), "k": 3}
+
+    model, optimizers, _ = made()
+    own = Own(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="Own keeps a state dict of its own"):
+        as_one_optimizer([optimizers[0], own])
+    with pytest.raises(ConfigError, match="watch observes one optimizer"):
+        foreshock.watch(model, optimizers)
 
 
 def test_what_cannot_be_joined_is_refused():

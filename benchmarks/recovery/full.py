@@ -14,6 +14,7 @@ from benchmarks.recovery.account import NEITHER, account_of, losses
 from benchmarks.recovery.kill import rng_of
 from benchmarks.recovery.power import RUN, Simulated
 from benchmarks.recovery.training import STEPS, train
+from foreshock.core.errors import ForeshockError
 from foreshock.durable import Chunk, Disk, RealDisk
 from foreshock.guard import Guard
 from tests.simulated_disk import PowerLoss, SimulatedDisk
@@ -158,7 +159,10 @@ def _lost(reference: Simulated, disk: Disk, run_dir: Path, dropped: int) -> list
 
     So it may be missing of as many steps; where it is there, it must be that of the reference.
     """
-    found = account_of(disk, run_dir)
+    try:
+        found = account_of(disk, run_dir)
+    except (IndexError, KeyError, ForeshockError) as error:
+        return [f"the journal cannot be followed: {type(error).__name__}: {error}"]
     expected = reference.account
     kept = {step: samples for step, samples in expected.trained.items() if step in found.trained}
     lost = losses(expected._replace(trained=kept), found)

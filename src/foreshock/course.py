@@ -192,6 +192,8 @@ class Course:
             self._ended = True
             self._record_the_end()
             self._stop_signals.close()
+            if self._stop_signals.heard:  # in the last step: there is nothing to stop any more
+                self._stop_signals.pass_on(self._stop_signals.heard)
         if self.halt_note is not None:
             self._pieces.notices.halted(self.halt_note)
             raise Halted(self.halt_note)  # ending quietly would pass for a finished training

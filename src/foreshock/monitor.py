@@ -137,7 +137,8 @@ class Monitor:
         self.still_alarmed = bool(alarms)
         self._outliers.begin(step)
         if alarms:
-            self._outliers.add(step, {_ANY, *(alarm.series for alarm in alarms)})
+            whole = [one.series for one in alarms if split_series(one.series)[1] == GLOBAL]
+            self._outliers.add(step, [_ANY, *dict.fromkeys(whole)])
             self.last_alarm_step = step
             self.episode += alarms
             if len(self.episode) > _EPISODE_ALARMS:  # the onset and the present are what counts
@@ -165,13 +166,11 @@ class Monitor:
         """
         if not self.episode:
             return []
-        first = self.last_step - within_steps + 1
-        late = [alarm for alarm in self.episode if alarm.step >= first]
-        names = dict.fromkeys(one.series for one in late if split_series(one.series)[1] == GLOBAL)
-        steps = {name: {one.step for one in late if one.series == name} for name in names}
+        before = self.last_step - within_steps
+        first = max(before + 1, self.episode[0].step)
         return [
-            Tally(len(of), self._outliers.rate(name, self.last_step - within_steps))
-            for name, of in ({_ANY: {one.step for one in late}} | steps).items()
+            Tally(count, self._outliers.rate(name, before))
+            for name, count in self._outliers.num_alarmed(first).items()
         ]
 
     def first_doubt(self) -> int | None:
@@ -304,8 +303,9 @@ class Monitor:
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
-        self._cleared_step = tree["cleared_step"]
-        self._outliers.load_tree(tree["outliers"])
+        self._cleared_step = tree.get("cleared_step", 0)
+        self._outliers = Outliers()
+        self._outliers.load_tree(tree.get("outliers", self._outliers.to_tree()))
         self.last_alarm_step = tree["last_alarm_step"]
         for watch in self._watches:
             watch.load_tree(tree["detectors"].get(watch.key))

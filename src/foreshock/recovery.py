@@ -59,9 +59,11 @@ class Recovery:
 
         The open incident's once it has settled, and that of the last one once more later.
         """
-        progress = self._attempts.progress
-        if not self._supervisor.is_quiet() or self._supervisor.book.unfinished_plan is not None:
+        progress, book = self._attempts.progress, self._supervisor.book
+        if not self._supervisor.is_quiet() or book.unfinished_plan is not None:
             return False
+        if progress.step <= book.judged_step and self._supervisor.was_whole(progress.step):
+            self._supervisor.monitor.answered(whole=True)  # before the run was resumed
         settled = self._supervisor.settled_step()
         if settled is None:
             again = again_step(self._supervisor.book.incidents)

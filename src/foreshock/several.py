@@ -38,6 +38,14 @@ class _States(MutableMapping[torch.Tensor, Any]):
         """As of a dict: nothing is made of what is not there, as a member's own would."""
         return self[key] if key in self else default  # noqa: SIM401 - that is this method
 
+    def values(self) -> Any:
+        """The states, member by member."""
+        return [state for member in self._members for state in member.state.values()]
+
+    def items(self) -> Any:
+        """Parameters and their states, member by member."""
+        return [pair for member in self._members for pair in member.state.items()]
+
     def _of(self, parameter: torch.Tensor) -> dict[torch.Tensor, Any]:
         for member in self._members:
             if any(parameter is one for group in member.param_groups for one in group["params"]):
@@ -49,14 +57,15 @@ class SeveralOptimizers(torch.optim.Optimizer):
     """Optimizers of disjoint parameters, stepped in order, as one.
 
     Its groups are theirs, the same dicts, so that schedules made for each of them go on; its
-    state is theirs. What is done before a step is done before the first of them steps, what is
-    done after it, after the last: also in a loop that steps them itself.
+    state is theirs. Hooks before a step come before the first of them, those after it after the
+    last.
 
     Args:
         members: at least one, in the order in which they step.
 
     Raises:
-        ConfigError: there is none, or two update the same parameter.
+        ConfigError: there is none, two update the same parameter, or one has a state dict of
+            its own.
     """
 
     def __init__(self, members: Sequence[torch.optim.Optimizer]) -> None:
@@ -66,6 +75,12 @@ class SeveralOptimizers(torch.optim.Optimizer):
             raise ConfigError("no optimizer was given")
         seen: set[int] = set()
         for member in self.members:
+            kinds = (type(member).state_dict, type(member).load_state_dict)
+            if kinds != (torch.optim.Optimizer.state_dict, torch.optim.Optimizer.load_state_dict):
+                raise ConfigError(
+                    f"{type(member).__name__} keeps a state dict of its own; it can be guarded "
+                    "alone, but not as one of several"
+                )
             mine = {id(one) for group in member.param_groups for one in group["params"]}
             if mine & seen:
                 raise ConfigError(

@@ -45,6 +45,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
         self._pid = os.getpid()
         self._closed = False
+        self._passed_on = False
         self._since = 0.0
         self.heard = 0
         """The number of the first signal that came; 0 for none."""
@@ -73,15 +74,23 @@ class StopSignals:
         self._closed = True
         if threading.current_thread() is not threading.main_thread():
             return  # `_note` passes on what comes
-        for number, before in self._before.items():
+        for number in self._before:
             if signal.getsignal(number) == self._note:
-                signal.signal(number, before)
+                signal.signal(number, self._earlier(number))
 
     def pass_on(self, number: int) -> None:
-        """Call the handler that was there before, if there was one; it may end the process."""
-        before = self._before.get(number)
-        if callable(before):
+        """Call the handler that was there before, if any, once; it may end the process."""
+        before = self._earlier(number)
+        if callable(before) and not self._passed_on:
+            self._passed_on = True
             before(number, None)
+
+    def _earlier(self, number: int) -> Any:
+        """What was there before, whoever of those that listened then has closed since."""
+        before = self._before.get(number)
+        while isinstance(one := getattr(before, "__self__", None), StopSignals) and one._closed:
+            before = one._before.get(number)
+        return before
 
     def _note(self, number: int, frame: Any) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -90,7 +99,7 @@ class StopSignals:
             self.heard, self._since = number, self._clock()
 
     def _as_before(self, number: int, frame: Any) -> None:
-        before = self._before[number]
+        before = self._earlier(number)
         if callable(before):
             before(number, frame)
             return

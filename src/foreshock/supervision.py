@@ -169,9 +169,13 @@ class Supervisor:
 
     def was_whole(self, step: int) -> bool:
         """Whether a probe after this step, before the run was resumed, found no harm."""
-        probed = (one for one in reversed(self._journal.records) if one["kind"] == "episode_probed")
-        last = next((one for one in probed if one["step"] == step), None)
-        return last is not None and not last["harmed"]
+        for one in reversed(self._journal.records):
+            if one["step"] == step and one["kind"] == "episode_probed":
+                return not one["harmed"]
+            if one["step"] == step and one["kind"] == "verification":
+                found = one["verification"]
+                return bool(found["passed"] and found["probes"])
+        return False
 
     def harm_found(self, attempt: int, step: int, harm: str) -> PlanRecord | None:
         """A probe found that an episode, confirmed or not, has hurt the model: plan for it.

@@ -21,7 +21,6 @@ from foreshock.observation import Observation
 from foreshock.ranks.canary import Canary
 from foreshock.ranks.exchange import num_ranks
 from foreshock.recipes import Recipe, watching
-from foreshock.several import as_one_optimizer
 from foreshock.told import Told
 from foreshock.update import Update, clip_factor, trained_parameters
 from foreshock.watch_record import WatchRecord, mirrors_of
@@ -113,7 +112,11 @@ class Watch:
         on_finding: Callable[[str], None] | None = None,
     ) -> None:
         recipe = recipe if recipe is not None else watching(level)
-        optimizer = as_one_optimizer(optimizer)
+        if isinstance(optimizer, list | tuple):
+            raise ConfigError(
+                "watch observes one optimizer, whose step it can tell from that of others; a Guard "
+                "takes several"
+            )
         parameters = trained_parameters(model, optimizer)
         site = site_of(
             model,

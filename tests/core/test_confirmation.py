@@ -38,8 +38,24 @@ def test_many_outliers_confirm_no_more_often_than_few(rate, within, usually) -> 
     accepted = false_confirmations(usually, USUAL_RATE, within)
     needed = steps_to_confirm(usually, rate, within)
     assert needed >= usually
-    assert needed > within or false_confirmations(needed, rate, within) <= accepted
+    assert needed >= within or false_confirmations(needed, rate, within) <= accepted
     assert needed == usually or false_confirmations(needed - 1, rate, within) > accepted
+
+
+def test_trouble_at_every_step_is_always_confirmed() -> None:
+    for usually, within in ((1, 1), (3, 3), (10, 10), (3, 10)):
+        for rate in (0.0, 0.01, 0.5, 1.0):
+            assert usually <= steps_to_confirm(usually, rate, within) <= within
+
+
+def test_alarmed_steps_are_counted_in_runs_and_alone() -> None:
+    seen = Outliers()
+    for step in (3, 5, 6, 7, 8, 11):
+        seen.add(step, ["a"] if step != 7 else ["a", "b"])
+    assert seen.num_alarmed(7) == {"a": 3, "b": 1}
+    assert seen.num_alarmed(1) == {"a": 6, "b": 1}
+    assert seen.num_alarmed(8) == {"a": 2}
+    assert seen.num_alarmed(12) == {}
 
 
 def test_outliers_are_counted_over_2000_steps_and_come_back() -> None:
@@ -62,7 +78,7 @@ def test_outliers_are_counted_over_2000_steps_and_come_back() -> None:
 
 
 def test_the_extremes() -> None:
-    assert [steps_to_confirm(3, rate, 10) for rate in (0.0, USUAL_RATE, 1.0)] == [3, 3, 11]
+    assert [steps_to_confirm(3, rate, 10) for rate in (0.0, USUAL_RATE, 1.0)] == [3, 3, 10]
     needs = [steps_to_confirm(3, rate, 10) for rate in np.linspace(0, 1, 200)]
     assert needs == sorted(needs)
     rates = [outlier_rate(3, steps) for steps in range(3, 4000)]

@@ -93,7 +93,7 @@ def test_when_an_episode_is_due(rate, alarmed, still, incident, skips, due) -> N
 
 
 @pytest.mark.parametrize(
-    ("rate", "needed", "again"), [(0.02, 5, 4), (1 / 12, 7, 6), (0.2, 9, 8), (1.0, 11, 11)]
+    ("rate", "needed", "again"), [(0.02, 5, 4), (1 / 12, 7, 6), (0.2, 9, 8), (1.0, 10, 10)]
 )
 def test_a_run_of_many_outliers_needs_more_alarmed_steps(rate, needed, again) -> None:
     told: dict[str, Any] = {"still_alarmed": True, "skips": 0}

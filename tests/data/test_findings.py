@@ -101,3 +101,16 @@ def test_a_new_source_stands_out_and_too_little_past_tells_nothing(windows):
     assert "source 'english' makes up 100% of the samples" in found[0].statement
     assert batch_findings(stream, range(300, 364), range(31)) is None
     assert batch_findings(stream, [], range(300)) is None
+
+
+def test_what_lies_at_the_onset_of_a_long_window_is_looked_at(windows):
+    code, english = windows
+    one = {"code": _Rows(np.concatenate([code, english]))}
+    weights = {"code": 1.0}
+    stages = [
+        (one, weights, 260),
+        ({"english": _Rows(english)}, {"english": 1.0}, 300),
+        (one, weights, 500),
+    ]
+    found = batch_findings(streamed(stages), range(260, 1060), range(260))
+    assert any("source 'english'" in said.statement for said in found)

@@ -1,5 +1,6 @@
 """A signal in a framework's loop: it ends in its own way, `Stopped` comes out, and it goes on."""
 
+import gc
 import json
 import os
 import signal
@@ -27,6 +28,17 @@ class Asking(torch.utils.data.Dataset):
         if self.read == self.at:
             os.kill(os.getpid(), signal.SIGTERM)
         return self.rows[index]
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Tests before this one may have left handlers."""
+    gc.collect()
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def end_of(run_dir):

@@ -71,6 +71,14 @@ class Outliers:
                 kept = [one for one in known if one[1] > step - _RATE_STEPS]
                 self._spans[name] = [*kept, (step, step)]
 
+    def num_alarmed(self, first_step: int) -> dict[str, int]:
+        """Of each series that was out of range from a step on, in how many steps."""
+        late = {
+            name: [(max(a, first_step), b) for a, b in reversed(known) if b >= first_step]
+            for name, known in self._spans.items()
+        }
+        return {name: sum(b - a + 1 for a, b in of) for name, of in late.items() if of}
+
     def rate(self, name: str, last_step: int) -> float:
         """Outliers a step of a series, over the 2,000 steps up to `last_step`."""
         if self._first_step is None or last_step < self._first_step:
@@ -115,13 +123,13 @@ def steps_to_confirm(usually: int, rate: float, within_steps: int) -> int:
     Args:
         usually: alarmed steps that confirm in a run that has one outlier in 200 steps.
         rate: outliers a step.
-        within_steps: the last steps that count. A result above it says that none are enough.
+        within_steps: the last steps that count; all of them are always enough.
 
     >>> [steps_to_confirm(3, rate, 10) for rate in (0.0, 0.005, 0.02, 1 / 12, 0.5)]
-    [3, 3, 5, 7, 11]
+    [3, 3, 5, 7, 10]
     """
     accepted = false_confirmations(usually, USUAL_RATE, within_steps)
     needed = usually
-    while needed <= within_steps and false_confirmations(needed, rate, within_steps) > accepted:
+    while needed < within_steps and false_confirmations(needed, rate, within_steps) > accepted:
         needed += 1
     return needed

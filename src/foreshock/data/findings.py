@@ -34,7 +34,7 @@ def batch_findings(
 
     No source: our choice, because a lone threshold on chance flags harmless drifts of a mixture.
     """
-    window, reference = list(window)[-_MAX_SAMPLES:], list(reference)[-_MAX_SAMPLES:]
+    window, reference = _spread(window), list(reference)[-_MAX_SAMPLES:]
     if len(window) == 0 or len(reference) < _FEW_SAMPLES:
         return None
     findings = _new_sources(stream, window, reference)
@@ -57,6 +57,13 @@ def batch_findings(
                 )
             )
     return findings or _nothing_seen(len(known[0]), len(known[1]))
+
+
+def _spread(window: Sequence[int]) -> list[int]:
+    """As many as can be looked at, evenly: what did harm may lie at the onset, or at the end."""
+    if len(window) <= _MAX_SAMPLES:
+        return list(window)
+    return [window[place * len(window) // _MAX_SAMPLES] for place in range(_MAX_SAMPLES)]
 
 
 def _nothing_seen(num_samples: int, num_before: int) -> list[BatchFinding]:

@@ -25,25 +25,22 @@ class StateTensors:
         self._parameters = parameters
         self._states: list[Any] = []
         self._of_each: list[dict[str, Any]] = [{} for _ in parameters]
-        self._found: dict[str, tuple[list[Any], Tensors]] = {}
+        self._found: dict[tuple[str, ...], tuple[list[Any], Tensors]] = {}
 
     def first_of(self, keys: Sequence[str]) -> Tensors:
-        """The tensors `[P]` under the first key that any parameter has; None for one without.
+        """The tensor under the first of these keys that each parameter has, `[P]`, or None.
 
         Only tensors of the parameter's shape count.
         """
-        states = self._present()
-        found: Tensors = []
-        for key in keys:
-            raw = [state.get(key) for state in states]
-            known = self._found.get(key)
-            if known is None or not _same(known[0], raw):
-                known = (raw, [_shaped(*pair) for pair in zip(raw, self._parameters, strict=True)])
-                self._found[key] = known
-            found = known[1]
-            if any(one is not None for one in found):
-                break
-        return found
+        raw = [
+            next((state[key] for key in keys if state.get(key) is not None), None)
+            for state in self._present()
+        ]
+        known = self._found.get(tuple(keys))
+        if known is None or not _same(known[0], raw):
+            known = (raw, [_shaped(*pair) for pair in zip(raw, self._parameters, strict=True)])
+            self._found[tuple(keys)] = known
+        return known[1]
 
     def num_updates(self) -> Any:
         """Updates that the optimizer has counted for its first parameter: a tensor or a number."""
