@@ -189,6 +189,7 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
         stream=stream,
         cadence=cadence,
         clock=clock,
+        model=given.model,
     )
     unison = Unison(
         ranks, journal, attempts, monitor=monitor, stream=stream, disk=given.disk, clock=given.clock

@@ -70,8 +70,10 @@ class Attempts:
         stream: Stream | None,
         cadence: Cadence,
         clock: Callable[[], float] | None = None,
+        model: torch.nn.Module | None = None,
     ) -> None:
         self.progress = progress
+        self._model = model
         self.state = state
         self._journal = journal
         self._monitor = monitor
@@ -348,9 +350,10 @@ class Attempts:
         if not self._checkpoints.on_cadence(step):
             # An uninterrupted run does not have it: a rollback must not aim at it either.
             concerns.append("taken off the cadence, where the run was stopped")
-        finite = self.state.optimizer_is_finite(self._optimizer)
+        buffers = () if self._model is None else tuple(self._model.buffers())
+        finite = self.state.optimizer_is_finite(self._optimizer, buffers)
         if not finite:
-            concerns.append("the optimizer's state holds a NaN or an Inf")
+            concerns.append("the optimizer's state holds a NaN or an Inf, or a buffer a NaN")
         return self._monitor.health(concerns, {"moments_finite": float(finite)})
 
     def _have(self, *, durable: bool) -> bool:

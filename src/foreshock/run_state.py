@@ -302,9 +302,9 @@ class RunState:
         """Let go of the states in memory that have been undone."""
         self._memory.drop_after(step)
 
-    def optimizer_is_finite(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether every moment of the optimizer is finite, on every rank."""
-        return self._accord.everywhere("finite moments", has_finite_state(optimizer))
+    def optimizer_is_finite(self, optimizer: torch.optim.Optimizer, buffers: Any = ()) -> bool:
+        """Whether all moments are finite, and no buffer of the model holds a NaN; on every rank."""
+        return self._accord.everywhere("finite moments", has_finite_state(optimizer, buffers))
 
     @property
     def _own(self) -> frozenset[str]:
