@@ -289,7 +289,7 @@ class Attempts:
                 self._checkpoints.write_kept()
         if not durable and not (every and step % every == 0):
             return False
-        return not self._have(durable=durable)
+        return not self._have(self.held(), durable=durable)
 
     def take_snapshot(
         self, book: IncidentBook, *, durable: bool | None = None, required: bool = False
@@ -314,10 +314,11 @@ class Attempts:
         self._checkpoints.finish(wait=wait)
         why = self._checkpoints.why_due(step) if durable is None else ""
         durable = durable or bool(why)
-        if self._have(durable=durable):
+        held = self.held()
+        if self._have(held, durable=durable):
             return
         health = self._health(book)
-        if not durable and health.healthy and self._checkpoints.owes_healthy(self.held()):
+        if not durable and health.healthy and self._checkpoints.owes_healthy(held):
             durable, why = True, "health"
         if durable:
             self._checkpoints.announce(step, why)
@@ -356,9 +357,8 @@ class Attempts:
             concerns.append("the optimizer's state holds a NaN or an Inf, or a buffer a NaN")
         return self._monitor.health(concerns, {"moments_finite": float(finite)})
 
-    def _have(self, *, durable: bool) -> bool:
+    def _have(self, held: Sequence[SnapshotRef], *, durable: bool) -> bool:
         step = self.progress.step
-        held = self.state.held(self._rollbacks)
         return any(ref.step == step and (ref.durable or not durable) for ref in held)
 
     def _watching(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class _States(MutableMapping[torch.Tensor, Any]):
 
     def get(self, key: torch.Tensor, default: Any = None) -> Any:
         """As of a dict: nothing is made of what is not there, as a member's own would."""
-        return self[key] if key in self else default  # noqa: SIM401 - that is this method
+        return next((one.state[key] for one in self._members if key in one.state), default)
 
     def values(self) -> Any:
         """The states, member by member."""

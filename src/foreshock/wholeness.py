@@ -124,7 +124,7 @@ class Wholeness:
         known = [one for one in self._known if one.plan in plans]
         found = references([one for one in known if _items(one.values) == _items(now)])
         if found is None:
-            compared = self.harm_since(onset_step)
+            compared = self._harm_since(onset_step, now)
             if compared is None:
                 return _unprobed("no earlier state is at hand")
             return _verdict(f"the state before step {onset_step}", compared)
@@ -146,13 +146,16 @@ class Wholeness:
 
         Leaves the state as it is. None where there are no probes or no such state.
         """
-        if not self._probes:
-            return None
+        return self._harm_since(onset_step) if self._probes else None
+
+    def _harm_since(self, onset_step: int, now: Measured | None = None) -> list[Comparison] | None:
+        """The same, of what was measured of the model now; by default it is probed for it."""
         seen = self._seen(self._healthy_before(onset_step)[-1 - NEIGHBOURS :])
         if not seen:
             return None
         state = _state(seen[-1][0].id, 0, [(ref.step, values) for ref, values in seen])
-        return self._compared(state, measure(self._model, self._probes))
+        now = measure(self._model, self._probes) if now is None else now
+        return self._compared(state, now)
 
     def measure_if_due(self) -> None:
         """Measure the state that is to be compared with, once it has been trained again."""
