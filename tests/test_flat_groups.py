@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from foreshock.core.errors import SnapshotError
 from foreshock.core.override import AS_BUILT
@@ -11,13 +10,7 @@ from foreshock.optimizer_settings import overridden
 from foreshock.snapshots.finite import has_finite_state
 from foreshock.snapshots.parts import ModulePart, OptimizerPart, clone_tree
 
-
-@pytest.fixture(scope="module", autouse=True)
-def alone(tmp_path_factory):
-    store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 
 class Halves:

@@ -278,25 +278,25 @@ def test_a_run_goes_on_where_it_ended(run_it: Foreshock, tmp_path: Path) -> None
     assert resumed["attempt"] == 2
 
 
-def test_an_interrupted_run_exits_130_and_can_be_resumed(run_it: Foreshock, tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        more="""
+SIGNALLED = """
         import os, signal
         steps, plain = 0, loss
         def loss(model, batch):
             global steps
             steps += model.training
-            if steps == 7 and "INTERRUPT" in os.environ:
-                os.kill(os.getpid(), signal.SIGINT)
+            if steps == 7 and "SEND" in os.environ:
+                os.kill(os.getpid(), signal.Signals[os.environ["SEND"]])
             return plain(model, batch)
-        """,
-    )
+        """
+
+
+def test_an_interrupted_run_exits_130_and_can_be_resumed(run_it: Foreshock, tmp_path: Path) -> None:
+    write(tmp_path, more=SIGNALLED)
     command = [sys.executable, "-c", "from foreshock.cli.main import app; app()", *train(steps=12)]
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env=os.environ | {"INTERRUPT": "1"},
+        env=os.environ | {"SEND": "SIGINT"},
         capture_output=True,
         text=True,
         check=False,
@@ -313,20 +313,8 @@ def test_an_interrupted_run_exits_130_and_can_be_resumed(run_it: Foreshock, tmp_
 def test_a_run_that_the_system_stops_exits_75_and_goes_on(
     run_it: Foreshock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(
-        tmp_path,
-        more="""
-        import os, signal
-        steps, plain = 0, loss
-        def loss(model, batch):
-            global steps
-            steps += model.training
-            if steps == 7 and "STOP" in os.environ:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return plain(model, batch)
-        """,
-    )
-    monkeypatch.setenv("STOP", "1")
+    write(tmp_path, more=SIGNALLED)
+    monkeypatch.setenv("SEND", "SIGTERM")
     code, out, _ = run_it(*train(steps=12))
     assert code == 75
     assert "The run was stopped by SIGTERM after step 7" in out and "resume" in out
@@ -334,7 +322,7 @@ def test_a_run_that_the_system_stops_exits_75_and_goes_on(
     told = json.loads(out)
     assert (code, told["step"], told["digest"]) == (75, 7, None)
     assert told["stopped"].startswith("stopped by SIGTERM") and told["halted"] is None
-    monkeypatch.delenv("STOP")
+    monkeypatch.delenv("SEND")
     resumed = json.loads(run_it(*train("--resume", "--json", steps=12))[1])
     whole = json.loads(run_it(*train("--json", steps=12, run_dir="whole"))[1])
     assert resumed["digest"] == whole["digest"] and resumed["stopped"] is None

@@ -10,12 +10,18 @@ from tests.guard.programs import guarded, make, take_step
 STRUCK, STEPS = 153, 190
 
 
-@pytest.mark.parametrize("value", [6e36, -3e20, 500.0])
-def test_it_is_found_at_the_next_reading_and_undone(tmp_path, value):
+def with_unused():
+    """A training, and a weight of it without a gradient, as rows of tokens that never come."""
     training = make(scheduler=None)
-    unused = torch.nn.Parameter(torch.linspace(0.5, 1.5, 8))  # as rows of tokens that never come
+    unused = torch.nn.Parameter(torch.linspace(0.5, 1.5, 8))
     training.model.unused = unused
     training.optimizer.add_param_group({"params": [unused]})
+    return training, unused
+
+
+@pytest.mark.parametrize("value", [6e36, -3e20, 500.0])
+def test_it_is_found_at_the_next_reading_and_undone(tmp_path, value):
+    training, unused = with_unused()
     guard = guarded(training, tmp_path / "run", max_steps=STEPS)
     training.model.train()
     with guard:
@@ -35,10 +41,7 @@ def test_it_is_found_at_the_next_reading_and_undone(tmp_path, value):
 
 
 def test_one_that_grew_by_little_is_left_to_a_probe(tmp_path):
-    training = make(scheduler=None)
-    unused = torch.nn.Parameter(torch.linspace(0.5, 1.5, 8))
-    training.model.unused = unused
-    training.optimizer.add_param_group({"params": [unused]})
+    training, unused = with_unused()
     guard = guarded(training, tmp_path / "run", max_steps=STEPS)
     training.model.train()
     with guard:

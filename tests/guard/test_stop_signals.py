@@ -33,16 +33,10 @@ untouched: dict[str, str] = {}
 
 
 @pytest.fixture(autouse=True)
-def handlers():
-    """Every test leaves the handlers that it found: none, whatever tests before it left."""
-    gc.collect()
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+def handlers(no_handlers):
+    """Every test leaves the handlers that it found: none."""
     yield
-    found = [signal.getsignal(number) for number in numbers]
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    assert found == [signal.SIG_DFL] * len(numbers)
+    assert [signal.getsignal(number) for number in no_handlers] == [signal.SIG_DFL] * 3
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -186,5 +186,15 @@ def check(run_dir: Path, trained: nn.Module, untouched: Callable[[list[list[int]
         assert torch.equal(mine[1], other[1]), mine[0]
 
 
+def train(
+    guard: Any, model: nn.Module, after_step: Callable[[Any], Any] = lambda guard: None
+) -> None:
+    """The loop of those who keep their own, under a guard."""
+    with guard:
+        for batch in guard:
+            guard.step(model(**batch)["loss"])
+            after_step(guard)
+
+
 def weights(trained: nn.Module) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in trained.parameters()]

@@ -49,13 +49,6 @@ def guarded(accelerator, parts, run_dir, **options):
     )
 
 
-def train(guard, model, after_step=lambda guard: None):
-    with guard:
-        for batch in guard:
-            guard.step(model(**batch)["loss"])
-            after_step(guard)
-
-
 def untouched(accelerator, *, clip=scenario.CLIP, norms=None):
     """The loop of Accelerate's documentation; `norms` takes those that clipping returns."""
     rows, norms = scenario.Rows(), [] if norms is None else norms
@@ -94,7 +87,7 @@ def test_skips_rolls_back_and_ends_as_an_untouched_loop(tmp_path, options):
     accelerator = accelerate.Accelerator(cpu=True, **options)
     parts = prepared(accelerator)
     guard = guarded(accelerator, parts, tmp_path / "run")
-    train(guard, parts[0])
+    scenario.train(guard, parts[0])
     assert guard.book.num_rollbacks > 0
     assert parts[2].scheduler.last_epoch == scenario.STEPS
     scenario.check(tmp_path / "run", parts[0], untouched(accelerator))
@@ -105,7 +98,7 @@ def test_it_clips_as_the_accelerator_does_and_has_the_norm_from_before(tmp_path)
     parts = prepared(accelerator)
     norms, expected = [], []
     guard = guarded(accelerator, parts, tmp_path / "run", clip=0.2, max_steps=20)
-    train(guard, parts[0], lambda guard: norms.append(guard.grad_norm))
+    scenario.train(guard, parts[0], lambda guard: norms.append(guard.grad_norm))
     placed = scenario.order()
     batches = [placed[start : start + scenario.BATCH] for start in range(0, 160, scenario.BATCH)]
     twin = untouched(accelerator, clip=0.2, norms=expected)(batches)
@@ -120,7 +113,7 @@ def interrupted(run_dir, kill_at=None):
     accelerator = accelerate.Accelerator(cpu=True)
     parts = prepared(accelerator, dropout=0.1)
     guard = guarded(accelerator, parts, run_dir)
-    train(guard, parts[0], lambda guard: guard.step_number == kill_at and scenario.die())
+    scenario.train(guard, parts[0], lambda guard: guard.step_number == kill_at and scenario.die())
     return guard.digest()
 
 
@@ -153,7 +146,7 @@ def test_a_schedule_that_was_not_prepared_is_stepped_once_a_step(tmp_path):
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, optimizer, scheduler = prepared(accelerator)
     parts = model, optimizer, scheduler.scheduler
-    train(guarded(accelerator, parts, tmp_path / "run", max_steps=3), model)
+    scenario.train(guarded(accelerator, parts, tmp_path / "run", max_steps=3), model)
     assert scheduler.scheduler.last_epoch == 3
 
 
@@ -161,7 +154,7 @@ def test_a_schedule_apart_from_the_optimizer_is_stepped_at_each_call(tmp_path):
     options = {"gradient_accumulation_steps": 2, "step_scheduler_with_optimizer": False}
     accelerator = accelerate.Accelerator(cpu=True, **options)
     parts = prepared(accelerator)
-    train(guarded(accelerator, parts, tmp_path / "run", max_steps=3), parts[0])
+    scenario.train(guarded(accelerator, parts, tmp_path / "run", max_steps=3), parts[0])
     assert parts[2].scheduler.last_epoch == 6
 
 
@@ -210,7 +203,7 @@ def on_a_rank(rank, world, run_dir):
     parts = prepared(accelerator)
     assert isinstance(parts[0], torch.nn.parallel.DistributedDataParallel)
     guard = guarded(accelerator, parts, run_dir)
-    train(guard, parts[0])
+    scenario.train(guard, parts[0])
     scenario.check(run_dir, accelerator.unwrap_model(parts[0]), untouched(accelerator))
     return guard.book.num_rollbacks
 

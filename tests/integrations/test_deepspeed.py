@@ -66,13 +66,6 @@ def guarded(engine, run_dir, **options):
     return adapter.guard(engine, stream, run_dir=run_dir, **{**defaults, **options})
 
 
-def train(guard, engine, after_step=lambda guard: None):
-    with guard:
-        for batch in guard:
-            guard.step(engine(**batch)["loss"])
-            after_step(guard)
-
-
 def whole(engine):
     """The model as it would be without ZeRO, in fp32."""
     twin = scenario.model()
@@ -115,7 +108,7 @@ CASES = [
 def test_skips_rolls_back_and_ends_as_an_untouched_engine(tmp_path, stage, options):
     engine = made(stage, **options)
     guard = guarded(engine, tmp_path / "run")
-    train(guard, engine)
+    scenario.train(guard, engine)
     assert guard.book.num_rollbacks > 0
     assert engine.global_steps == engine.lr_scheduler.last_epoch == scenario.STEPS
     assert engine.skipped_steps == 1
@@ -132,7 +125,7 @@ def test_it_clips_as_the_engine_does_and_has_the_norm_from_before(tmp_path, stag
         norms.append(guard.grad_norm)
         told.append(engine.get_global_grad_norm())
 
-    train(guarded(engine, tmp_path / "run", max_steps=10), engine, after_step)
+    scenario.train(guarded(engine, tmp_path / "run", max_steps=10), engine, after_step)
     placed = scenario.order()
     batches = [placed[start : start + scenario.BATCH] for start in range(0, 80, scenario.BATCH)]
     twin = untouched(stage, norms=expected, **options)(batches)
@@ -203,7 +196,7 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_been(tmp_path, stage
 
 
 def test_a_run_of_another_stage_or_layout_is_not_taken_up(tmp_path):
-    train(guarded(engine := made(2), tmp_path / "run", max_steps=3), engine)
+    scenario.train(guarded(engine := made(2), tmp_path / "run", max_steps=3), engine)
     with pytest.raises(RunDirError, match="ZeRO-2 on 1 rank"):
         guarded(made(1), tmp_path / "run")
     engine = made(2)
@@ -225,7 +218,7 @@ def test_weights_that_are_not_trained_and_several_groups(tmp_path):
         return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
 
     engine = engine_of(2)
-    train(guarded(engine, tmp_path / "run", max_steps=30), engine)
+    scenario.train(guarded(engine, tmp_path / "run", max_steps=30), engine)
     twin, rows = engine_of(2), scenario.Rows()
     for batch in scenario.survivors(tmp_path / "run"):
         twin.backward(
@@ -334,7 +327,7 @@ def on_a_rank(rank, world, run_dir, stage, options):
     join(rank, world)
     engine = made(stage, **options)
     guard = guarded(engine, run_dir)
-    train(guard, engine)
+    scenario.train(guard, engine)
     scenario.check(run_dir, whole(engine), untouched(stage, **options))
     return guard.book.num_rollbacks, guard.step_number
 

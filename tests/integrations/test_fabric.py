@@ -44,13 +44,6 @@ def guarded(fabric, parts, run_dir, *, accumulate=1, **options):
     )
 
 
-def train(guard, model, after_step=lambda guard: None):
-    with guard:
-        for batch in guard:
-            guard.step(model(**batch)["loss"])
-            after_step(guard)
-
-
 def untouched(fabric, *, accumulate=1, clip=scenario.CLIP, norms=None):
     """The loop of Fabric's documentation; `norms` takes those that clipping returns."""
     rows, norms = scenario.Rows(), [] if norms is None else norms
@@ -89,7 +82,7 @@ def test_skips_rolls_back_and_ends_as_an_untouched_loop(tmp_path, accumulate, op
     fabric = fabric_of(**options)
     parts = set_up(fabric)
     guard = guarded(fabric, parts, tmp_path / "run", accumulate=accumulate)
-    train(guard, parts[0])
+    scenario.train(guard, parts[0])
     assert guard.book.num_rollbacks > 0
     assert parts[2].last_epoch == scenario.STEPS
     twin = untouched(fabric, accumulate=accumulate)
@@ -106,7 +99,7 @@ def test_it_clips_as_fabric_does_and_has_the_norm_from_before(tmp_path):
     parts = set_up(fabric)
     norms, expected = [], []
     guard = guarded(fabric, parts, tmp_path / "run", clip=0.2, max_steps=20)
-    train(guard, parts[0], lambda guard: norms.append(float(guard.grad_norm)))
+    scenario.train(guard, parts[0], lambda guard: norms.append(float(guard.grad_norm)))
     twin = untouched(fabric, clip=0.2, norms=expected)(first_batches(20))
     assert min(expected) > 0.2
     assert norms == pytest.approx(expected)
@@ -129,7 +122,7 @@ def test_fp16_passes_through_the_scaler(tmp_path):
     fabric = half()
     parts = set_up(fabric)
     guard = guarded(fabric, parts, tmp_path / "run", accumulate=2, max_steps=20)
-    train(guard, parts[0])
+    scenario.train(guard, parts[0])
     twin = untouched(half(), accumulate=2)(first_batches(20))
     assert fabric.strategy.precision.scaler.get_scale() == 2.0**14
     for mine, other in zip(scenario.weights(parts[0]), scenario.weights(twin), strict=True):
@@ -144,7 +137,7 @@ def interrupted(run_dir, kill_at=None):
     fabric = fabric_of()
     parts = set_up(fabric, dropout=0.1)
     guard = guarded(fabric, parts, run_dir)
-    train(guard, parts[0], lambda guard: guard.step_number == kill_at and scenario.die())
+    scenario.train(guard, parts[0], lambda guard: guard.step_number == kill_at and scenario.die())
     return guard.digest()
 
 
@@ -166,7 +159,7 @@ def test_fabrics_callbacks_hear_of_each_step(tmp_path):
     counting = Counting()
     fabric = fabric_of(callbacks=counting)
     parts = set_up(fabric)
-    train(guarded(fabric, parts, tmp_path / "run", accumulate=2, max_steps=3), parts[0])
+    scenario.train(guarded(fabric, parts, tmp_path / "run", accumulate=2, max_steps=3), parts[0])
     assert counting.heard == 3
 
 
@@ -209,7 +202,7 @@ def on_a_rank(rank, world, run_dir):
     assert (fabric.global_rank, fabric.world_size) == (rank, world)
     parts = set_up(fabric)
     guard = guarded(fabric, parts, run_dir, accumulate=2)
-    train(guard, parts[0])
+    scenario.train(guard, parts[0])
     scenario.check(run_dir, parts[0], untouched(fabric, accumulate=2))
     return guard.book.num_rollbacks
 

@@ -43,13 +43,6 @@ def guarded(run_dir, *, dropout=0.0, accumulate=1, several=False, **options):
     )
 
 
-def train(guard, model, after_step=lambda guard: None):
-    with guard:
-        for batch in guard:
-            guard.step(model(**batch)["loss"])
-            after_step(guard)
-
-
 def untouched(batches, accumulate=1, several=False):
     """The loop of PyTorch's tutorials."""
     rows = scenario.Rows()
@@ -74,7 +67,7 @@ def interrupted(run_dir, kill_at=None, several=False):
     model, guard = guarded(
         run_dir, dropout=0.1, several=several, resume=Path(run_dir, "run.json").exists()
     )
-    train(guard, model, lambda guard: guard.step_number == kill_at and scenario.die())
+    scenario.train(guard, model, lambda guard: guard.step_number == kill_at and scenario.die())
     return guard.digest()
 
 
@@ -82,7 +75,7 @@ def interrupted(run_dir, kill_at=None, several=False):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_skips_rolls_back_and_ends_as_an_untouched_loop(tmp_path, accumulate, several):
     model, guard = guarded(tmp_path / "run", accumulate=accumulate, several=several)
-    train(guard, model)
+    scenario.train(guard, model)
     assert guard.book.num_rollbacks > 0
     twin = functools.partial(untouched, accumulate=accumulate, several=several)
     scenario.check(tmp_path / "run", model, twin)

@@ -1,6 +1,5 @@
 """A signal in a framework's loop: it ends in its own way, `Stopped` comes out, and it goes on."""
 
-import gc
 import json
 import os
 import signal
@@ -30,15 +29,7 @@ class Asking(torch.utils.data.Dataset):
         return self.rows[index]
 
 
-@pytest.fixture(autouse=True)
-def handlers():
-    """Tests before this one may have left handlers."""
-    gc.collect()
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("no_handlers")
 
 
 def end_of(run_dir):
@@ -145,7 +136,7 @@ def test_lightning_has_its_turn_after_the_snapshot(tmp_path, monkeypatch):
 
 def test_accelerate(tmp_path):
     accelerate = pytest.importorskip("accelerate")
-    from tests.integrations.test_accelerate import guarded, prepared, train  # noqa: PLC0415
+    from tests.integrations.test_accelerate import guarded, prepared  # noqa: PLC0415
 
     def loop(name, step=0):
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
@@ -161,7 +152,7 @@ def test_accelerate(tmp_path):
                     os.kill(os.getpid(), signal.SIGTERM)
                 return parts[0](**batch)
 
-        return parts[0], lambda: train(guard, Model())
+        return parts[0], lambda: scenario.train(guard, Model())
 
     whole, run = loop("whole")
     run()

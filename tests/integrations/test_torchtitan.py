@@ -18,14 +18,7 @@ from tests.integrations import scenario
 from tests.integrations.titan import Trainer
 from tests.ranks.processes import on_ranks
 
-
-@pytest.fixture(scope="module", autouse=True)
-def alone(tmp_path_factory):
-    """A group of one rank for the tests of this file, as torchtitan has it."""
-    store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 
 def guarded(trainer, run_dir, **options):

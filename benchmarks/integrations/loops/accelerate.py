@@ -6,13 +6,14 @@ import accelerate
 from torch import nn
 
 from benchmarks.integrations.loops import Loop, Untouched
+from tests.integrations import scenario
 from tests.integrations import test_accelerate as tried
 
 
 def _guarded(run_dir: Path, steps: int) -> nn.Module:
     accelerator = accelerate.Accelerator(cpu=True)
     parts = tried.prepared(accelerator)
-    tried.train(tried.guarded(accelerator, parts, run_dir, max_steps=steps), parts[0])
+    scenario.train(tried.guarded(accelerator, parts, run_dir, max_steps=steps), parts[0])
     return accelerator.unwrap_model(parts[0])
 
 

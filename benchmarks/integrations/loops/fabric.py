@@ -5,13 +5,14 @@ from pathlib import Path
 from torch import nn
 
 from benchmarks.integrations.loops import Loop, Untouched
+from tests.integrations import scenario
 from tests.integrations import test_fabric as tried
 
 
 def _guarded(run_dir: Path, steps: int) -> nn.Module:
     fabric = tried.fabric_of()
     model, *rest = tried.set_up(fabric)
-    tried.train(tried.guarded(fabric, (model, *rest), run_dir, max_steps=steps), model)
+    scenario.train(tried.guarded(fabric, (model, *rest), run_dir, max_steps=steps), model)
     return model
 
 

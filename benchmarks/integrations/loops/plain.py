@@ -5,12 +5,13 @@ from pathlib import Path
 from torch import nn
 
 from benchmarks.integrations.loops import Loop
+from tests.integrations import scenario
 from tests.integrations import test_plain as tried
 
 
 def _guarded(run_dir: Path, steps: int) -> nn.Module:
     model, guard = tried.guarded(run_dir, max_steps=steps)
-    tried.train(guard, model)
+    scenario.train(guard, model)
     return model
 
 

@@ -179,6 +179,18 @@ class Detector(ABC):
                     f"{self.name}.{name} is {getattr(self, name)}; it must be above 0"
                 )
 
+    def require_above_one(self, *settings: str) -> None:
+        """Refuse ratios that are not above 1 and finite.
+
+        Raises:
+            ConfigError: one of them is not, or is NaN.
+        """
+        for name in settings:
+            if not 1 < getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{self.name}.{name} is {getattr(self, name)}; it must be above 1, and finite"
+                )
+
     def resumed(self, state: Any) -> Any:
         """Return the state after a restart of the run: what follows was computed by a new
         process, from a checkpoint. Most rules do not care."""

@@ -1,12 +1,11 @@
 """What stands out in the samples of an episode, as evidence for a diagnosis."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
 from foreshock.core.case import BatchFinding
 from foreshock.core.errors import StreamError
-from foreshock.data.statistics import SampleFacts, compare, sample_facts
+from foreshock.data.statistics import SampleFacts, compare, sample_facts, smallest_shift
 from foreshock.data.stream import Stream
 
 _MAX_SAMPLES = 256
@@ -68,8 +67,7 @@ def _spread(window: Sequence[int]) -> list[int]:
 
 def _nothing_seen(num_samples: int, num_before: int) -> list[BatchFinding]:
     """What it says that nothing stands out: the less, the fewer samples there are."""
-    pairs = num_samples * num_before / (num_samples + num_before)
-    smallest = math.sqrt(-math.log(_P_VALUE) / (2 * pairs))
+    smallest = smallest_shift(num_samples, num_before, _P_VALUE)
     if smallest <= _MOVED_SHARE:
         return []
     return [

@@ -146,7 +146,6 @@ def compare(window: Sequence[SampleFacts], reference: Sequence[SampleFacts]) -> 
             up, down = _moved(ours, theirs, floor), _moved(-ours, -theirs, floor)
             above = up[0] - up[1] >= down[0] - down[1]
             here, before, value = up if above else down
-            pairs = len(ours) * len(theirs) / (len(ours) + len(theirs))
             shifts.append(
                 FactShift(
                     fact=field.name,
@@ -154,10 +153,23 @@ def compare(window: Sequence[SampleFacts], reference: Sequence[SampleFacts]) -> 
                     above=above,
                     window_share=here,
                     reference_share=before,
-                    p_value=math.exp(-2 * pairs * (here - before) ** 2),
+                    p_value=math.exp(-2 * _pairs(len(ours), len(theirs)) * (here - before) ** 2),
                 )
             )
     return sorted(shifts, key=lambda shift: -shift.moved_share)
+
+
+def smallest_shift(num_window: int, num_reference: int, p_value: float) -> float:
+    """The moved share that has this p-value: a smaller one does not stand out. May exceed 1.
+
+    >>> round(smallest_shift(16, 256, 1e-4), 2)
+    0.55
+    """
+    return math.sqrt(-math.log(p_value) / (2 * _pairs(num_window, num_reference)))
+
+
+def _pairs(num_window: int, num_reference: int) -> float:
+    return num_window * num_reference / (num_window + num_reference)
 
 
 def _moved(

@@ -108,8 +108,7 @@ class LayerImbalance(Detector):
                 raise ConfigError(
                     f"layer_imbalance.{name} is {getattr(self, name)}; it must be in (0, 1)"
                 )
-        if not 1 < self.jump < math.inf:
-            raise ConfigError(f"layer_imbalance.jump is {self.jump}; it must be above 1")
+        self.require_above_one("jump")
         self.require_at_least(1, "rebaseline_after_steps")
 
     def init(self, series: Sequence[str]) -> ImbalanceState:

@@ -103,8 +103,7 @@ class LossScaleCollapse(ScalarDetector[LossScaleColumn]):
     rebaseline_after_steps: int = 100
 
     def __post_init__(self) -> None:
-        if not 1 < self.factor < math.inf:
-            raise ConfigError(f"loss_scale_collapse.factor is {self.factor}; it must be above 1")
+        self.require_above_one("factor")
         if not 0 <= self.floor < math.inf:
             raise ConfigError(f"loss_scale_collapse.floor is {self.floor}; it must be 0 or more")
         self.require_at_least(1, "search_readings", "rebaseline_after_steps")

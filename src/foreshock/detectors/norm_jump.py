@@ -13,7 +13,6 @@ from foreshock.core.detector import (
     ScalarDetector,
     Threshold,
 )
-from foreshock.core.errors import ConfigError
 
 _LARGEST = sys.float_info.max
 
@@ -92,8 +91,7 @@ class NormJump(ScalarDetector[NormColumn]):
         self.require_at_least(1, "window_steps", "rebaseline_after_steps")
         self.require_at_least(2, "warmup_steps")
         self.require_positive("times")
-        if not 1 < self.ratio < math.inf:
-            raise ConfigError(f"{self.name}.ratio is {self.ratio}; it must be above 1, and finite")
+        self.require_above_one("ratio")
 
     def start(self, series: str) -> NormColumn:
         return NormColumn(series)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from foreshock.core.detector import Alarm, AlarmKind, Column, ScalarDetector, Threshold
-from foreshock.core.errors import ConfigError
 
 _LARGEST = sys.float_info.max
 
@@ -80,8 +79,7 @@ class RateJump(ScalarDetector[RateColumn]):
         self.require_at_least(1, "window_steps", "rebaseline_after_steps")
         self.require_at_least(2, "warmup_steps")
         self.require_positive("times")
-        if not 1 < self.ratio < math.inf:
-            raise ConfigError(f"{self.name}.ratio is {self.ratio}; it must be above 1, and finite")
+        self.require_above_one("ratio")
 
     def start(self, series: str) -> RateColumn:
         return RateColumn(series)
