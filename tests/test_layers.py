@@ -22,6 +22,7 @@ FAMILIES = [
     "rules",
     "readers",
     "sinks",
+    "symptoms",
 ]
 L1_GROUND = ("several", "fused", "norms", "taps", "ranks", "anatomy", "sampling", "attention")
 """What families stand on, in order."""

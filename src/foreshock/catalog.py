@@ -23,12 +23,14 @@ FAMILIES = MappingProxyType(
         "actions": "foreshock.core.action:Action",
         "causes": "foreshock.core.cause:Cause",
         "detectors": "foreshock.core.detector:Detector",
+        "experiments": "foreshock.core.experiment:Experiment",
         "faults": "foreshock.core.fault:Fault",
         "probes": "foreshock.core.probe:Probe",
         "readers": "foreshock.core.reader:Reader",
         "rules": "foreshock.core.rule:Rule",
         "signals": "foreshock.core.signal:Signal",
         "sinks": "foreshock.core.sink:Sink",
+        "symptoms": "foreshock.core.symptom:Look",
     }
 )
 """Family folder to the contract its members keep, as `module:class`."""

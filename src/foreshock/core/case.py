@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from foreshock.core.detector import Alarm
+from foreshock.core.experiment import Result
 from foreshock.core.names import LR, series_name
 from foreshock.core.reading import Reading
 from foreshock.core.stats import MAD_TO_SD
+from foreshock.core.symptom import Observed
 from foreshock.core.timeline import Timeline
 
 REFERENCE_STEPS = 50
@@ -78,17 +80,61 @@ class BatchFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """Something of the run that is not as it was at the start before.
+
+    Attributes:
+        step: the last step before the start from which on it is so.
+        kind: "configuration", "package", "environment", "code", "data", "world" or "hardware".
+        name: what changed.
+        before: as it was, in words.
+        after: as it is.
+    """
+
+    step: int
+    kind: str
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervention:
+    """Something that was done about the trouble, and what came of it.
+
+    Attributes:
+        step: the step after which it was done.
+        action: by the name of the action, or of the rung ("rollback", "reset_moments", …).
+        helped: whether the trouble stayed away; None where that is not known yet.
+    """
+
+    step: int
+    action: str
+    helped: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """An episode with its surroundings.
 
     Attributes:
         timeline: readings up to now.
         alarms: of the episode, in order.
+        advisories: alarms that opened no episode (drift, shift, plateau, …), in order; of the
+            steps from `REFERENCE_STEPS` before the onset on.
         facts: of the run (has_scaler, precision, …), and `harm`: what a probe found, in
             words; empty if none looked or none found any.
         batch_findings: what stands out in the samples trained since the onset; None if
             they could not be looked at.
         tried: what has been tried in this incident without success, by rung.
+        starts: the last step before each start of a process in the run, in order; the first
+            is 0.
+        changes: what differs from the start before, of all starts.
+        interventions: what was done, in this run, and whether it helped.
+        findings: what is certainly wrong, as signals said it (replicas that differ, …), with
+            the step.
+        results: of experiments that were made on this episode, in order.
+        symptoms: what looks found in all this, by name.
     """
 
     timeline: Timeline
@@ -96,6 +142,13 @@ class Case:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     batch_findings: Sequence[BatchFinding] | None = None
     tried: Sequence[str] = ()
+    advisories: Sequence[Alarm] = ()
+    starts: Sequence[int] = ()
+    changes: Sequence[Change] = ()
+    interventions: Sequence[Intervention] = ()
+    findings: Sequence[tuple[int, str]] = ()
+    results: Sequence[Result] = ()
+    symptoms: Mapping[str, Observed] = field(default_factory=dict[str, Observed])
 
     @property
     def onset_step(self) -> int:

@@ -1,10 +1,12 @@
 """Causes weigh evidence; a diagnosis is the ranked list, and the way it was reached."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
 from foreshock.core.case import Case
 from foreshock.core.detector import Alarm
@@ -14,6 +16,22 @@ from foreshock.core.reading import (
     from_json_text,
     from_json_whole,
 )
+from foreshock.core.symptom import MOST, Look, observe, weight_of
+
+_LEAST: Final = 0.05
+"""Nats below which a fact is not worth telling."""
+
+NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Born(StrEnum):
+    """Where in a step a trouble shows first."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+    BETWEEN = "between steps"
+    METRIC = "metric"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,28 +69,73 @@ class Evidence:
 class Cause(ABC):
     """A hypothesis on why a run left its healthy range.
 
-    A frozen keyword-only dataclass. Its texts tell an engineer what it predicts and
-    how to settle it; `weigh` tells what the readings say.
+    A frozen keyword-only dataclass. Its texts tell an engineer what it predicts and how to
+    settle it; its tables say the same in numbers, from which `weigh` makes evidence.
 
     Attributes:
         name: unique within the family; the file bears the same name.
         predicts: which signals move, in what order, where first.
+        born: where in a step it shows first; several where it may be either.
+        lead: by how many steps the first signal moves before the loss, in words.
+        recurs: how it comes again if nothing is done, in words.
         contradicts: what speaks against it.
-        settled_by: the experiment that would settle it.
+        settled_by: the experiment that would settle it, in words.
+        remedies: what helps, in words, the likeliest first.
+        no_help: what is known not to help, in words.
         data_may_be_at_fault: whether the data consumed since the onset is suspect.
         prior: log-odds before any evidence, against `unknown` at 0.
+        expects: by symptom, the share of its episodes in which it is present, 0.01 to 0.99.
+            One that is not named is as usual, whatever the cause.
+        outcomes: by experiment, the probability of each of its outcomes. One that is not
+            named says nothing of the cause.
     """
 
     name: ClassVar[str]
     predicts: ClassVar[str]
+    born: ClassVar[tuple[Born, ...]] = ()
+    lead: ClassVar[str] = ""
+    recurs: ClassVar[str] = ""
     contradicts: ClassVar[str]
     settled_by: ClassVar[str]
+    remedies: ClassVar[tuple[str, ...]] = ()
+    no_help: ClassVar[tuple[str, ...]] = ()
     data_may_be_at_fault: ClassVar[bool]
     prior: ClassVar[float]
+    expects: ClassVar[Mapping[str, float]] = NONE
+    outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = NONE
 
-    @abstractmethod
     def weigh(self, case: Case) -> list[Evidence]:
-        """Return the evidence in a case; an empty list if it says nothing."""
+        """Return the evidence in a case, in the order in which its symptoms were looked for."""
+        return [*self.of_symptoms(case), *self.of_results(case)]
+
+    def of_symptoms(self, case: Case) -> list[Evidence]:
+        """What the symptoms of a case say, by `expects`."""
+        found: list[Evidence] = []
+        for name, observed in case.symptoms.items():
+            expected = self.expects.get(name)
+            if expected is None:
+                continue
+            symptom = observed.symptom
+            weight = weight_of(symptom.degree, expected, observed.usual)
+            if abs(weight) >= _LEAST:
+                found.append(
+                    Evidence(statement=symptom.statement, weight=weight, readings=symptom.readings)
+                )
+        return found
+
+    def of_results(self, case: Case) -> list[Evidence]:
+        """What the experiments that were run say, by `outcomes`; of one run twice the last."""
+        found: list[Evidence] = []
+        for result in {one.experiment: one for one in case.results}.values():
+            likely = self.outcomes.get(result.experiment, {}).get(result.outcome)
+            if likely is None:
+                continue
+            weight = math.log(max(likely, 1e-3) * len(result.outcomes))
+            weight = max(-MOST, min(MOST, weight))
+            if abs(weight) >= _LEAST:
+                said = f"experiment {result.experiment}: {result.statement}"
+                found.append(Evidence(statement=said, weight=weight))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,14 +258,21 @@ class Diagnosis:
         return cls(**rest)
 
 
-def diagnose(case: Case, causes: Iterable[Cause]) -> Diagnosis:
+def diagnose(case: Case, causes: Iterable[Cause], looks: Iterable[Look] = ()) -> Diagnosis:
     """Rank the causes of a case: log-odds add up, and are normalised over the candidates.
+
+    Args:
+        case: what is known.
+        causes: what may be behind it.
+        looks: what looks for symptoms in it; without any, those that the case holds count.
 
     Raises:
         ValueError: the case has no alarm, or there is no cause to rank.
     """
     if not case.alarms:
         raise ValueError("a case without an alarm cannot be diagnosed")
+    if looks := tuple(looks):
+        case = replace(case, symptoms=observe(case, looks))
     weighed = [(cause, tuple(cause.weigh(case))) for cause in causes]
     if not weighed:
         raise ValueError("no causes were given to rank")

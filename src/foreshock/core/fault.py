@@ -1,8 +1,8 @@
 """The contract of a fault: a failure injected on purpose, to prove that it is caught and undone.
 
-A fault damages either the data or the live training state. It is its own configuration, draws
-every choice from the generator it is given, and names the cause that a diagnosis must find.
-Written without torch: models and optimizers are `Any` here.
+A fault damages the data, the order of it, the live training state, or how the program computes.
+It is its own configuration, draws every choice from the generator it is given, and names the
+cause that a diagnosis must find. Written without torch: models and optimizers are `Any` here.
 """
 
 from abc import ABC, abstractmethod
@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from foreshock.core.program import Program
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault(ABC):
-    """An injected failure: a `DataFault` or a `StateFault`.
+    """An injected failure: a `DataFault`, `OrderFault`, `StateFault` or `ProgramFault`.
 
     Attributes:
         name: the name of the file the fault stands in.
@@ -38,6 +40,23 @@ class DataFault(Fault):
         """
 
 
+class OrderFault(Fault):
+    """A failure of the sampler: other samples come than are due."""
+
+    @abstractmethod
+    def reorder(self, first: int, num_samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Say which raw positions are read in the place of those that are due.
+
+        Args:
+            first: the first raw position that the fault touches; at least 1 lies before it.
+            num_samples: how many are touched, from there on.
+            rng: what every choice is drawn from.
+
+        Returns:
+            `[num_samples]` positions at least 0 and below `first + num_samples`.
+        """
+
+
 class StateFault(Fault):
     """A failure of the training state: a model or its optimizer is damaged in place."""
 
@@ -50,4 +69,25 @@ class StateFault(Fault):
 
         Raises:
             ConfigError: this model or optimizer holds nothing that the fault can damage.
+        """
+
+
+class ProgramFault(Fault):
+    """A failure in how the program computes, from some step on: loss, precision, schedule.
+
+    It lasts, other than a fault of the state: whoever trains on from any state with the changed
+    program has it.
+    """
+
+    @abstractmethod
+    def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
+        """Change a program before its next step.
+
+        Returns:
+            The program to go on with, and what was changed, in words. Model, optimizer, stream
+            and schedule are the same objects, changed in place where they must be (by hooks,
+            or their settings); the loss may be another function.
+
+        Raises:
+            ConfigError: this program holds nothing that the fault can change.
         """

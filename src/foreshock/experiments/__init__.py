@@ -1,0 +1,1 @@
+"""Controlled comparisons from snapshots: one file, one experiment."""
