@@ -1,14 +1,11 @@
 """Assembly: what a Guard is made of, put together on one rank or on all."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from foreshock.admission import (
     capabilities_of,
@@ -22,11 +19,11 @@ from foreshock.attempts import Attempts, Progress
 from foreshock.control import Control
 from foreshock.core.action import Capability
 from foreshock.core.errors import ConfigError
-from foreshock.core.probe import Probe
 from foreshock.core.signal import Site
 from foreshock.data.stream import Stream
 from foreshock.durable import Disk
 from foreshock.feed import Feed
+from foreshock.given import Given
 from foreshock.intake import Intake
 from foreshock.journal import Journal
 from foreshock.monitor import Monitor
@@ -35,8 +32,7 @@ from foreshock.observation import Observation
 from foreshock.policy_tables import fitted
 from foreshock.quiet_disk import QuietDisk
 from foreshock.ranks.agreement import Ranks
-from foreshock.recipes import Recipe
-from foreshock.recovery import Recovery, Tell
+from foreshock.recovery import Recovery
 from foreshock.replicated import (
     ModuleOfRanks,
     PerRankPart,
@@ -49,36 +45,10 @@ from foreshock.run_state import RunState
 from foreshock.sharded import is_sharded, sharing_of
 from foreshock.snapshots.parts import GlobalRandomPart, Part, part_for
 from foreshock.stepping import Stepping
-from foreshock.stop_signals import StopSignals
 from foreshock.supervision import Supervisor
 from foreshock.unison import Unison
 from foreshock.update import Update, trained_parameters
 from foreshock.upkeep import DataUpkeep
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a Guard was given; see there."""
-
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    stream: Any
-    run_dir: Path
-    scheduler: Any
-    scaler: Any
-    clip: float | None
-    accumulate: int
-    recipe: Recipe
-    probes: Sequence[Probe]
-    terms: Sequence[str]
-    per_sample: bool
-    facts: Mapping[str, Any]
-    name: str
-    resume: bool | None
-    tell: Tell
-    disk: Disk
-    clock: Callable[[], float]
-    stop: StopSignals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +73,7 @@ class Pieces:
     notices: Notices
     upkeep: DataUpkeep
     resumes: bool
+    start: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +224,7 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
             tell=notices.tell,
         ),
         resumes=resumes,
+        start=ranks.from_first("what it starts with", lambda: given.start(stream, ranks.size)),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 from foreshock.assembly import Pieces
 from foreshock.core.errors import ConfigError, Halted, Stopped
 from foreshock.core.incident import IncidentBook
+from foreshock.core.starts import STARTED
 from foreshock.data.stream import NothingLeftError
 from foreshock.pausing import PauseInterrupted
 from foreshock.snapshots.parts import clone_tree
@@ -175,6 +176,7 @@ class Course:
         elif self._resumed_random is not None:
             # Building loaders and iterators in between may have drawn random numbers.
             pieces.random.restore(self._resumed_random)
+        self._write(STARTED, durable=False, **pieces.start)
 
     def _drop_incomplete_step(self) -> None:
         """The data ended between two micro-steps: too little is left to make a step of."""

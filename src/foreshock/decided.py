@@ -29,6 +29,7 @@ ACTED_ON: Final = frozenset(
         "paused",
         "plan",
         "plan_done",
+        "process_started",
         "quarantined",
         "rejected",
         "reflow_started",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foreshock.assembly import Given, Pieces, assemble
+from foreshock.assembly import Pieces, assemble
 from foreshock.core.errors import LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
@@ -16,6 +16,7 @@ from foreshock.core.program import Loss
 from foreshock.core.verdict import Verdict
 from foreshock.course import Course
 from foreshock.durable import Disk, RealDisk
+from foreshock.given import Given
 from foreshock.intake import nobody
 from foreshock.ranks.agreement import TIMEOUT_SECS, Ranks
 from foreshock.recipes import Recipe, standard

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.case import BatchFinding, Case
+from foreshock.core.case import REFERENCE_STEPS, BatchFinding, Case
 from foreshock.core.cause import Cause, Diagnosis, diagnose
 from foreshock.core.confirmation import Outliers, Tally
-from foreshock.core.detector import Alarm, Detector, Threshold, state_from_tree, state_to_tree
+from foreshock.core.detector import Alarm, Detector
 from foreshock.core.errors import ConfigError
 from foreshock.core.names import (
     ACTIVATION_NORM,
@@ -25,9 +25,12 @@ from foreshock.core.names import (
 )
 from foreshock.core.reading import is_absent
 from foreshock.core.snapshot import Health
+from foreshock.core.starts import History
+from foreshock.core.symptom import Look
 from foreshock.core.timeline import Timeline
 from foreshock.core.trend import Trend, trend_of
 from foreshock.core.untouched import left_untouched
+from foreshock.lookout import Lookout
 
 _ACTIVATION_RISE = 2.0
 _TREND_STEPS = 50
@@ -44,6 +47,7 @@ _GROWTH_IN_DOUBT = {
 choice, after OPT-175B, which went back to where the activation norm fell: a preference only,
 as norms grow in healthy training too."""
 _EPISODE_ALARMS = 4096
+_ADVISORIES = 512
 _ANY = ""
 """All series together."""
 
@@ -59,6 +63,7 @@ class Monitor:
         update_series: those that say nothing in a step whose update was skipped.
         detectors: what raises alarms.
         causes: what an episode is explained by.
+        looks: what looks for its symptoms.
         quiet_steps: steps without an alarm after which an episode is over.
         facts: facts of the run that causes may use (has_scaler, precision, …).
         intervals: steps between the values of a series, where that is not 1.
@@ -74,6 +79,7 @@ class Monitor:
         update_series: frozenset[str] = frozenset(),
         detectors: Sequence[Detector],
         causes: Sequence[Cause],
+        looks: Sequence[Look] = (),
         quiet_steps: int,
         facts: Mapping[str, Any] | None = None,
         intervals: Mapping[str, int] | None = None,
@@ -82,6 +88,7 @@ class Monitor:
         if len(set(names)) != len(names):
             raise ConfigError(f"two detectors have the same name: {sorted(names)}")
         self._causes = tuple(causes)
+        self._looks = tuple(looks)
         self._quiet_steps = quiet_steps
         self._facts = dict(facts or {})
         kinds: dict[tuple[bool, int], list[tuple[int, str]]] = {}
@@ -92,11 +99,12 @@ class Monitor:
             watch
             for detector in detectors
             for (after_update, interval), places in sorted(kinds.items())
-            if (watch := _Watch.make(detector, places, after_update, interval)) is not None
+            if (watch := Lookout.make(detector, places, after_update, interval)) is not None
         ]
         self._last = [0.0] * len(series)
         self.timeline = Timeline(series, dtype=np.float32)
         self.episode: list[Alarm] = []
+        self._advisories: list[Alarm] = []
         self.consecutive_skips = 0
         self.raised: list[Alarm] = []
         """What the last step raised, advisory alarms included."""
@@ -146,6 +154,7 @@ class Monitor:
         elif self.episode and step - self.episode[-1].step >= self._quiet_steps:
             self.episode = []
         self.raised = alarms + advisories
+        self._advisories = [*self._advisories, *advisories][-_ADVISORIES:]
         return self.raised
 
     def resumed(self) -> None:
@@ -190,20 +199,41 @@ class Monitor:
         tried: Sequence[str] = (),
         *,
         harm: str = "",
+        history: History | None = None,
     ) -> Diagnosis:
-        """Explain the present episode; `harm` says what a probe found, if it found any.
+        """Explain the present episode.
+
+        Args:
+            batch_findings: what stands out in its samples; None if nobody could look.
+            tried: rungs that were tried in this incident without success.
+            harm: what a probe found, if it found any.
+            history: what the run's records tell besides.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no episode.
         """
-        case = Case(
+        case = self.case(batch_findings, tried, harm=harm, history=history)
+        return diagnose(case, self._causes, self._looks)
+
+    def case(
+        self,
+        batch_findings: Sequence[BatchFinding] | None,
+        tried: Sequence[str] = (),
+        *,
+        harm: str = "",
+        history: History | None = None,
+    ) -> Case:
+        """All that is known of the present episode, as `diagnose` weighs it."""
+        since = min((alarm.onset_step for alarm in self.episode), default=0) - REFERENCE_STEPS
+        return Case(
             timeline=self.timeline,
             alarms=tuple(self.episode),
             facts={**self._facts, "harm": harm},
             batch_findings=batch_findings,
             tried=tried,
+            advisories=tuple(one for one in self._advisories if one.step >= since),
+            **vars(history if history is not None else History()),
         )
-        return diagnose(case, self._causes)
 
     def limit(self, series: str) -> float | None:
         """The lowest value at which any detector would alarm on a series, if one watches."""
@@ -284,6 +314,7 @@ class Monitor:
         return {
             "timeline": self.timeline.to_tree(),
             "episode": [alarm.to_json() for alarm in self.episode],
+            "advisories": [alarm.to_json() for alarm in self._advisories],
             "consecutive_skips": self.consecutive_skips,
             "probed_step": self.probed_step,
             "cleared_step": self._cleared_step,
@@ -301,6 +332,7 @@ class Monitor:
             for name in self.timeline.series
         ]
         self.episode = [Alarm.from_json(alarm) for alarm in tree["episode"]]
+        self._advisories = [Alarm.from_json(alarm) for alarm in tree.get("advisories", ())]
         self.consecutive_skips = tree["consecutive_skips"]
         self.probed_step = tree["probed_step"]
         self._cleared_step = tree.get("cleared_step", 0)
@@ -319,70 +351,3 @@ def _doubts(name: str, signal: str, trend: Trend) -> list[str]:
     if trend.rising and trend.growth >= _GROWTH_IN_DOUBT[signal]:
         return [f"{name} has grown {trend.growth:.3g}-fold over its last {_TREND_STEPS} values"]
     return []
-
-
-class _Watch:
-    """One detector on the series it watches."""
-
-    def __init__(
-        self,
-        detector: Detector,
-        names: list[str],
-        columns: list[int],
-        after_update: bool,
-        interval_steps: int,
-    ) -> None:
-        self.after_update = after_update
-        self.interval_steps = interval_steps
-        self.advisory = detector.advisory
-        self.names = names
-        self.columns = columns
-        every = f"/{interval_steps}" if interval_steps > 1 else ""
-        self.key = f"{detector.name}{'+update' if after_update else ''}{every}"
-        self._detector = detector
-        self._state = detector.init(names)
-
-    @classmethod
-    def make(
-        cls,
-        detector: Detector,
-        places: Sequence[tuple[int, str]],
-        after_update: bool,
-        interval_steps: int,
-    ) -> "_Watch | None":
-        chosen = [
-            (place, name)
-            for place, name in places
-            if split_series(name)[0] in detector.watches
-            and (detector.every_scope or split_series(name)[1] == GLOBAL)
-        ]
-        if not chosen:
-            return None
-        columns, names = [place for place, _ in chosen], [name for _, name in chosen]
-        return cls(detector, names, columns, after_update, interval_steps)
-
-    def update(self, step: int, row: list[float]) -> list[Alarm]:
-        """Take in one step of all series, of which it watches some."""
-        mine = [row[place] for place in self.columns]
-        self._state, alarms = self._detector.update_step(self._state, step, mine)
-        return alarms
-
-    def resumed(self) -> None:
-        self._state = self._detector.resumed(self._state)
-
-    def thresholds(self) -> list[Threshold]:
-        return self._detector.thresholds(self._state)
-
-    def to_tree(self) -> dict[str, Any]:
-        return {
-            "rule": repr(self._detector),
-            "series": self.names,
-            "state": state_to_tree(self._state),
-        }
-
-    def load_tree(self, tree: Any) -> None:
-        self._state = self._detector.init(self.names)
-        if tree is None or tree.get("rule") != repr(self._detector):
-            return
-        if list(tree["series"]) == self.names:
-            self._state = state_from_tree(self._state, tree["state"])

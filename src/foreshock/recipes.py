@@ -19,6 +19,7 @@ from foreshock.core.rule import Rule
 from foreshock.core.settings import read_settings
 from foreshock.core.signal import Level, Signal
 from foreshock.core.sink import Sink
+from foreshock.core.symptom import Look
 from foreshock.monitor import Monitor
 from foreshock.policy_tables import read_policy
 
@@ -94,6 +95,7 @@ class Recipe:
         signals: what is measured.
         detectors: what raises alarms.
         causes: what an episode is explained by.
+        symptoms: what looks for the symptoms that causes are told by; all by default.
         rules: online data rules; every sample passes them before it trains.
         policy: what is done.
         cadence: when snapshots are taken.
@@ -107,6 +109,7 @@ class Recipe:
     signals: tuple[Signal, ...]
     detectors: tuple[Detector, ...]
     causes: tuple[Cause, ...]
+    symptoms: tuple[Look, ...] = field(default_factory=lambda: _family("symptoms", {}))
     rules: tuple[Rule, ...] = ()
     policy: Policy = field(default_factory=Policy)
     cadence: Cadence = field(default_factory=Cadence)
@@ -135,6 +138,7 @@ class Recipe:
             update_series=update_series,
             detectors=self.detectors,
             causes=self.causes,
+            looks=self.symptoms,
             quiet_steps=self.policy.quiet_steps,
             facts=facts,
             intervals=intervals,
@@ -157,7 +161,7 @@ def standard(settings: dict[str, Any] | None = None) -> Recipe:
     tables = dict(settings or {})
     parts: dict[str, Any] = {}
     tables["signals"] = _at_level(tables.pop("level", Level.STANDARD), tables.get("signals", {}))
-    for family in ("signals", "detectors", "causes", "rules"):
+    for family in ("signals", "detectors", "causes", "symptoms", "rules"):
         parts[family] = _family(family, tables.pop(family, {}))
     parts["policy"] = read_policy(tables.pop("policy", {}))
     parts["cadence"] = _table("cadence", Cadence, tables.pop("cadence", {}))

@@ -12,6 +12,7 @@ from foreshock.core.policy import Policy, Situation
 from foreshock.core.pressing import is_pressing
 from foreshock.core.reading import json_number
 from foreshock.core.snapshot import SnapshotRef
+from foreshock.core.starts import history_of
 from foreshock.core.verdict import gate_reason
 from foreshock.journal import Journal
 from foreshock.monitor import Monitor
@@ -143,7 +144,8 @@ class Supervisor:
         first = min(alarm.onset_step for alarm in self.monitor.episode)
         incident = self.book.open
         tried = [record.plan.rung for record in incident.plans] if incident is not None else []
-        diagnosis = self.monitor.diagnose(self._findings(first, row.step), tried)
+        history = history_of(self._journal.records, row.step)
+        diagnosis = self.monitor.diagnose(self._findings(first, row.step), tried, history=history)
         position = self._position_after(row.step)
         return self._decide(attempt, row.step, diagnosis, must_act, position)
 
@@ -184,7 +186,8 @@ class Supervisor:
         """
         episode = self.monitor.episode
         first = min(alarm.onset_step for alarm in episode)
-        diagnosis = self.monitor.diagnose(self._findings(first, step), harm=harm)
+        history = history_of(self._journal.records, step)
+        diagnosis = self.monitor.diagnose(self._findings(first, step), harm=harm, history=history)
         position = self._position_after(max(alarm.step for alarm in episode))
         return self._decide(attempt, step, diagnosis, True, position)
 

@@ -18,6 +18,7 @@ from foreshock.core.incident import IncidentBook
 from foreshock.core.override import KINDS as OVERRIDES
 from foreshock.core.reading import from_json_number, from_json_text, from_json_whole
 from foreshock.core.settings import read_settings
+from foreshock.core.starts import STARTED, start_of_record
 from foreshock.data.entry import LedgerEntry
 from foreshock.data.journalled import check_record
 
@@ -106,6 +107,14 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _note(fields: Mapping[str, Any]) -> None:
     from_json_text(fields["note"])
+
+
+def _started(fields: Mapping[str, Any]) -> None:
+    start_of_record(fields)
+
+
+def _found(fields: Mapping[str, Any]) -> None:
+    from_json_text(fields["what"])
 
 
 def _call(action: Mapping[str, Any]) -> None:
@@ -247,6 +256,7 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     **dict.fromkeys(("released", "reflow_started", "reflowed", "data_reordered"), check_record),
     "action_done": _done,
     "episode_probed": _probed,
+    "finding": _found,
     "gate_limited": _gate,
     "halted": _note,
     "incident_closed": _closed,
@@ -255,6 +265,7 @@ _CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], None]]] = {
     "pause_lifted": _lifted,
     "paused": _paused,
     "plan": _plan,
+    STARTED: _started,
     "quarantined": _aside,
     "snapshot": _snapshot,
     "snapshot_chosen": _chosen,

@@ -11,12 +11,15 @@ import torch.distributed
 
 from foreshock.admission import open_journal, run_identity
 from foreshock.core.detector import Alarm
+from foreshock.core.starts import STARTED
 from foreshock.core.mirrored import MirroredRun
 from foreshock.core.sink import Sink
 from foreshock.durable import RealDisk
 from foreshock.journal import Journal
 from foreshock.mirroring import Limits, Mirroring
 from foreshock.observation import Row
+from foreshock.replicated import plain_module
+from foreshock.starts import start_of
 from foreshock.ranks.exchange import own_index
 
 _ATTEMPT = 1
@@ -56,6 +59,9 @@ class WatchRecord:
         journal.write(
             "run_started", attempt=_ATTEMPT, step=0, capabilities=["watch"], not_watched_yet={}
         )
+        world = torch.distributed.get_world_size() if distributed else 1
+        start = start_of(plain_module(model), optimizer, num_ranks=world)
+        journal.write(STARTED, attempt=_ATTEMPT, step=0, **start)
         journal.open_readings(_ATTEMPT, series)
         return cls(journal)
 

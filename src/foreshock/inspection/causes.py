@@ -60,4 +60,7 @@ def rank_causes(
     for time, row in zip((times if has_steps else clocks).tolist(), columns, strict=True):
         timeline.append(1, time, True, row)
     case = Case(timeline=timeline, alarms=tuple(sorted(raised, key=lambda alarm: alarm.step)))
-    return diagnose(case, [kind() for kind in members("causes").values()])
+    causes, looks = (
+        [kind() for kind in members(family).values()] for family in ("causes", "symptoms")
+    )
+    return diagnose(case, causes, looks)
