@@ -38,7 +38,9 @@ def test_the_documented_policy_is_read_as_it_stands(documented: Policy) -> None:
     assert further.actions[1] == order("scale_lr", factor=0.7, hold_steps=200, ramp_steps=200)
     assert documented.rungs["gentle"].cooldown_steps == 100
     assert documented.preferences["numeric_overflow"] == ("gentle", "rollback")
-    assert documented.preferences["optimizer_state"] == PREFERENCES["optimizer_state"]
+    assert (
+        documented.preferences["optimizer_state_corrupt"] == PREFERENCES["optimizer_state_corrupt"]
+    )
     assert not documented.rungs["pause"].where_possible
     plans = climb(documented, NOW)
     assert [plan.rung for plan in plans][-2:] == ["pause", "halt"]
@@ -145,7 +147,7 @@ def test_a_loop_passes_over_what_it_cannot_do_and_only_that() -> None:
     poor = EVERYTHING - {Capability.LOWER_BETA2, Capability.RESET_MOMENTS}
     policy = fitted(Policy(), poor)
     assert set(LADDER) - set(policy.ladder) == {"lower_beta2", "reset_moments"}
-    assert policy.preferences["optimizer_state"] == ("skip", "rollback")
+    assert policy.preferences["optimizer_state_corrupt"] == ("skip", "rollback")
     rungs = [plan.rung for plan in climb(policy, blame_state())]
     assert "reset_moments" not in rungs
     assert "tighten_clip" in rungs
@@ -154,4 +156,4 @@ def test_a_loop_passes_over_what_it_cannot_do_and_only_that() -> None:
 
 
 def blame_state() -> Any:
-    return replace(NOW, diagnosis=blamed("optimizer_state", data=0.1))
+    return replace(NOW, diagnosis=blamed("optimizer_state_corrupt", data=0.1))

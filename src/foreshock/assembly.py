@@ -14,7 +14,7 @@ from foreshock.admission import (
     open_journal,
     run_identity,
 )
-from foreshock.attachment import agree, join, site_of
+from foreshock.attachment import agree, facts_of, join, site_of
 from foreshock.attempts import Attempts, Progress
 from foreshock.control import Control
 from foreshock.core.action import Capability
@@ -139,7 +139,7 @@ def assemble(given: Given, ranks: Ranks, undo: ExitStack) -> Pieces:
     monitor = recipe.monitor(
         observation.series,
         observation.update_series,
-        {"has_scaler": given.scaler is not None, **given.facts},
+        facts_of(loop.site, given.facts),
         observation.intervals,
     )
     stepping = Stepping(

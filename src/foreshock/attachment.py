@@ -10,6 +10,7 @@ from foreshock.anatomy import anatomy_of
 from foreshock.core.errors import ConfigError
 from foreshock.core.meter import Meter
 from foreshock.core.names import module_group
+from foreshock.core.scopes import ROLES
 from foreshock.core.signal import Reduction, Site
 from foreshock.ranks.collective import Kind, reduce_partials
 from foreshock.ranks.exchange import exchange, num_ranks
@@ -65,6 +66,29 @@ def site_of(
         anatomy=anatomy,
         meter=meter,
     )
+
+
+def facts_of(site: Site, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What causes may know of a model besides readings: the same on every rank.
+
+    Args:
+        site: where signals are attached.
+        given: what the program says of itself (precision, …); it wins.
+    """
+    anatomy, weights = site.anatomy, dict(site.parameters)
+    ends = [path for path in (anatomy.head, *anatomy.embeddings[:1]) if path]
+    sizes = [weights.get(f"{anatomy.plain(path)}.weight") for path in ends]
+    vocabulary = next((one.shape[0] for one in sizes if one is not None and one.dim() == 2), None)
+    groups = site.groups or tuple(module_group(path) for path, _ in site.parameters)
+    told = {
+        "has_scaler": site.scaler is not None,
+        "num_parameters": sum(parameter.numel() for _, parameter in site.parameters),
+        ROLES: {
+            group: anatomy.role_of(path)
+            for (path, _), group in zip(site.parameters, groups, strict=True)
+        },
+    }
+    return told | ({} if vocabulary is None else {"vocab_size": int(vocabulary)}) | dict(given)
 
 
 def agree(

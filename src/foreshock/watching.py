@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foreshock.attachment import agree, join, site_of
+from foreshock.attachment import agree, facts_of, join, site_of
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ConfigError, LoopError
 from foreshock.core.meter import Meter
@@ -149,7 +149,10 @@ class Watch:
         try:
             observation = self._observation
             self.monitor = recipe.monitor(
-                observation.series, observation.update_series, {}, observation.intervals
+                observation.series,
+                observation.update_series,
+                facts_of(site, {}),
+                observation.intervals,
             )
             if run_dir is not None:
                 self._record = WatchRecord.begin(

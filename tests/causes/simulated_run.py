@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from foreshock.catalog import make, members
-from foreshock.core.case import BatchFinding
-from foreshock.core.cause import Diagnosis
+from foreshock.core.case import BatchFinding, Case
+from foreshock.core.cause import Diagnosis, diagnose
 from foreshock.monitor import Monitor
 
 SIGNALS = ("loss", "grad_norm", "param_norm", "activation_norm", "lr", "loss_scale", "update_ratio")
@@ -15,7 +15,10 @@ UPDATE_SERIES = frozenset({"param_norm/global", "update_ratio/global"})
 
 
 class SimulatedRun:
-    """`steps` healthy steps; `at` overwrites single values, `rows` reads them."""
+    """`steps` healthy steps; `at` overwrites single values, `rows` reads them.
+
+    `facts` are what is known of the run: nothing, as a rule.
+    """
 
     def __init__(self, steps: int = 80, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -24,6 +27,7 @@ class SimulatedRun:
         spread = np.array([0.04, 0.04, 0.01, 0.05, 0.0, 0.0, 1e-4])
         self.rows = level + spread * noise
         self.committed = np.ones(steps, bool)
+        self.facts: dict[str, object] = {}
 
     def at(self, step: int, **values: float) -> "SimulatedRun":
         for signal, value in values.items():
@@ -54,5 +58,18 @@ class SimulatedRun:
             found.observe(1, step, bool(committed), row)
         return found
 
+    def case(self, up_to: int, findings: Sequence[BatchFinding] | None = None) -> Case:
+        """Of a run that one process trains from its first step on."""
+        found = self.monitor(up_to)
+        return Case(
+            timeline=found.timeline,
+            alarms=tuple(found.episode),
+            facts=self.facts,
+            batch_findings=findings,
+            starts=(0,),
+        )
+
     def diagnosed(self, up_to: int, findings: Sequence[BatchFinding] | None = None) -> Diagnosis:
-        return self.monitor(up_to).diagnose(findings)
+        causes = [make("causes", name) for name in members("causes")]
+        looks = [make("symptoms", name) for name in members("symptoms")]
+        return diagnose(self.case(up_to, findings), causes, looks)

@@ -19,7 +19,12 @@ from foreshock.core.recurrence import measure, same_place, windows
 from foreshock.core.snapshot import Health, SnapshotRef
 
 BATCH = 8
-DATA_MAY_BE = {"data_batch": True, "unknown": True, "lr_too_high": False, "optimizer_state": False}
+DATA_MAY_BE = {
+    "data_batch": True,
+    "unknown": True,
+    "lr_too_high": False,
+    "optimizer_state_corrupt": False,
+}
 
 
 @dataclass

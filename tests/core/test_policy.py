@@ -115,7 +115,7 @@ def test_data_suspect_goes_back_and_sets_its_window_aside_first() -> None:
 
 
 def test_data_not_suspect_is_trained_again() -> None:
-    plan = decided(Policy(), replace(NOW, diagnosis=blamed("optimizer_state", data=0.1)))
+    plan = decided(Policy(), replace(NOW, diagnosis=blamed("optimizer_state_corrupt", data=0.1)))
     assert [call.name for call in plan.actions] == ["rollback"]
     assert "trained again" in plan.why
 
@@ -213,7 +213,7 @@ def test_a_suspect_window_doubles_and_the_state_is_doubted_in_the_end() -> None:
 
 
 def test_where_data_is_not_suspect_each_try_goes_further_back() -> None:
-    plans = chain(Policy(), replace(NOW, diagnosis=blamed("optimizer_state", data=0.1)), 4)
+    plans = chain(Policy(), replace(NOW, diagnosis=blamed("optimizer_state_corrupt", data=0.1)), 4)
     assert [plan.rung for plan in plans] == ["rollback", "reset_moments", "rollback", "rollback"]
     assert [plan.target_step for plan in plans] == [90, 80, 70, 60]
     # Three failures in, the diagnosis that cleared the data is doubted.
@@ -221,7 +221,7 @@ def test_where_data_is_not_suspect_each_try_goes_further_back() -> None:
 
 
 @given(
-    st.sampled_from(["data_batch", "optimizer_state", "lr_too_high", "unknown"]),
+    st.sampled_from(["data_batch", "optimizer_state_corrupt", "lr_too_high", "unknown"]),
     st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0, 3.0]), st.integers(1, 10),
     st.integers(1, 100),
 )  # fmt: skip

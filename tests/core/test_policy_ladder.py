@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foreshock.catalog import members
 from foreshock.core.action import ActionCall, Plan
 from foreshock.core.errors import ConfigError
 from foreshock.core.incident import Incident, Outcome
@@ -19,7 +20,7 @@ from foreshock.core.snapshot import SnapshotRef
 from tests.core.test_policy import GRADIENTS, NOW, REFS, after, blamed, decided, orders, ref
 
 CAUSES = [
-    "data_batch", "optimizer_state", "lr_too_high", "numeric_overflow", "weight_corruption",
+    "data_batch", "optimizer_state_corrupt", "lr_too_high", "numeric_overflow", "weight_corruption",
     "unknown", "benign",
 ]  # fmt: skip
 
@@ -66,7 +67,7 @@ def test_the_whole_ladder_is_climbed_to_its_end() -> None:
     [
         ("data_batch", ["rollback", "rollback", "rollback", "rollback", "rollback_further"]),
         ("lr_too_high", ["lower_lr", "lower_lr", "lower_lr", "rollback"]),
-        ("optimizer_state", ["rollback", "reset_moments", "rollback", "rollback"]),
+        ("optimizer_state_corrupt", ["rollback", "reset_moments", "rollback", "rollback"]),
         ("weight_corruption", ["rollback", "rollback", "rollback", "rollback"]),
         ("numeric_overflow", ["rollback", "tighten_clip", "rollback"]),
         ("unknown", ["rollback", "rollback"]),
@@ -114,7 +115,7 @@ def test_a_cap_is_passed_over_where_no_rate_has_jumped(pressed: bool) -> None:
 
 def test_what_a_loop_cannot_do_is_passed_over() -> None:
     policy = Policy().without(frozenset({"reset_moments", "tighten_clip"}))
-    plans = climb(policy, replace(NOW, diagnosis=blamed("optimizer_state", data=0.1)))
+    plans = climb(policy, replace(NOW, diagnosis=blamed("optimizer_state_corrupt", data=0.1)))
     assert "reset_moments" not in [plan.rung for plan in plans]
     assert [plan.rung for plan in plans][:4] == ["rollback"] * 4
 
@@ -122,7 +123,7 @@ def test_what_a_loop_cannot_do_is_passed_over() -> None:
 def test_a_diagnosis_that_changes_goes_on_from_what_was_tried() -> None:
     first = decided(Policy(), NOW)
     now = replace(NOW, incident=after(first), position=900)
-    changed = decided(Policy(), replace(now, diagnosis=blamed("optimizer_state", data=0.1)))
+    changed = decided(Policy(), replace(now, diagnosis=blamed("optimizer_state_corrupt", data=0.1)))
     assert changed.rung == "reset_moments"
 
 
@@ -315,9 +316,11 @@ def test_skipping_that_did_not_last_is_not_tried_there_again() -> None:
 
 
 def test_a_preference_goes_on_after_what_did_not_last() -> None:
-    first = decided(Policy(), replace(NOW, diagnosis=blamed("optimizer_state", data=0.1)))
+    first = decided(Policy(), replace(NOW, diagnosis=blamed("optimizer_state_corrupt", data=0.1)))
     assert first.rung == "rollback"
-    now = replace(NOW, earlier=[closed(first)], diagnosis=blamed("optimizer_state", data=0.1))
+    now = replace(
+        NOW, earlier=[closed(first)], diagnosis=blamed("optimizer_state_corrupt", data=0.1)
+    )
     assert decided(Policy(), now).rung == "reset_moments"
 
 
@@ -451,4 +454,4 @@ def test_the_default_orders_what_every_loop_with_a_stream_can_do() -> None:
     everywhere = {"skip_update", "quarantine", "rollback", "cap_lr", "scale_lr", "halt"}
     assert Policy().actions == everywhere
     assert set(Policy().rungs_in_use) >= set(LADDER)
-    assert set(PREFERENCES) <= set(CAUSES)
+    assert set(PREFERENCES) <= set(members("causes"))

@@ -42,7 +42,7 @@ def test_the_same_data_again_gives_the_same_run(tmp_path, optimizer, scaler, acc
     guard = guarded(broken, tmp_path / "broken", **options)
     digest = run(broken, guard, before_step=damage)
     (incident,) = guard.book.incidents
-    assert incident.cause == "optimizer_state"
+    assert incident.cause == "optimizer_state_corrupt"
     assert [record.plan.rung for record in incident.plans] == ["rollback"]
     assert guard.num_quarantined == 0
     assert guard.attempt == 2

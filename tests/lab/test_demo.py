@@ -69,7 +69,7 @@ def test_a_demo_passes_only_with_both_causes_in_order_and_verified() -> None:
         return DemoResult(faults=DemoFaults.draw(0), traces={}, incidents=list(incidents))
 
     data = {"cause": "data_batch", "verified": True, "steps_to_recover": 3}
-    state = {"cause": "optimizer_state", "verified": True, "steps_to_recover": 4}
+    state = {"cause": "optimizer_state_corrupt", "verified": True, "steps_to_recover": 4}
     assert result(data, state).passed
     assert not result(state, data).passed
     assert not result(data).passed
@@ -132,7 +132,10 @@ def test_a_whole_demo(arguments: list[str], tmp_path) -> None:
     keys = {"cause", "onset_step", "alarm_step", "loss_moved_step", "action", "rolled_back_to"}
     keys |= {"quarantined_samples", "verified", "steps_to_recover"}
     assert all(keys <= set(one) for one in result["incidents"])
-    assert [one["cause"] for one in result["incidents"]] == ["data_batch", "optimizer_state"]
+    assert [one["cause"] for one in result["incidents"]] == [
+        "data_batch",
+        "optimizer_state_corrupt",
+    ]
     assert result["incidents"][1]["quarantined_samples"] == 0
     assert result["excess_loss_guarded"] < result["excess_loss_unguarded"]
 

@@ -158,7 +158,7 @@ def diagnosis(
     *,
     loss_moved: int | None = 121,
     first_mover: str = "update_ratio/global",
-    cause: str = "optimizer_state",
+    cause: str = "optimizer_state_corrupt",
     statement: str = "the update was 9 times its median",
     value: float = 0.018,
 ) -> Diagnosis:

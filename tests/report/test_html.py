@@ -22,7 +22,7 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     text = (tmp_path / "deep" / "out.html").read_text("utf-8")
     page = Page(text)
     assert_loads_nothing(page)
-    assert "Finished at step 200; one incident (optimizer state, step 120)" in page.text
+    assert "Finished at step 200; one incident (optimizer state corrupt, step 120)" in page.text
     assert "update_ratio/global moved first, 1 step before the loss" in page.text
     assert "the same step with fresh moments" in page.text
     assert "data batch" in page.text

@@ -16,8 +16,8 @@ def test_one_rollback_is_told_whole(tmp_path: Path) -> None:
     one_rollback(tmp_path / "run")
     run = summary(tmp_path / "run")
     assert run.verdict == (
-        "Finished at step 200; one incident (optimizer state, step 120) was undone, and the "
-        "model passed its probes."
+        "Finished at step 200; one incident (optimizer state corrupt, step 120) was undone, and "
+        "the model passed its probes."
     )
     assert (run.state, run.step, run.num_steps_trained, run.num_steps_undone) == (
         *("finished", 200, 222, 22),
@@ -380,7 +380,7 @@ def test_advice_is_told_and_is_no_brief_episode(tmp_path: Path) -> None:
     run.finish()
     told = summary(tmp_path / "run")
     assert [(one.step, one.rung, one.cause) for one in told.advice] == [
-        (130, "rollback", "optimizer_state")
+        (130, "rollback", "optimizer_state_corrupt")
     ]
     assert (told.healed, told.incidents, told.notes) == ((), (), ())
 

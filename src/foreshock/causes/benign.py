@@ -1,59 +1,66 @@
 """An outlier without after-effect."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foreshock.core.case import Case
-from foreshock.core.cause import Cause, Evidence
-
-_BRIEF_STEPS = 2
-_LONG_STEPS = 3
+from foreshock.core.cause import Born, Cause
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benign(Cause):
     """A hard batch, or noise: width, not height, tells it from a spike that matters.
 
-    Reference: K2-65B report (benign spikes: high gradient norm, no lasting effect);
-    BLOOM-176B's recovered within 30 steps.
+    Reference: K2-65B report (benign spikes: high gradient norm, no lasting effect); BLOOM-176B's
+    recovered within 30 steps.
     """
 
     name: ClassVar[str] = "benign"
     predicts: ClassVar[str] = "one or two steps out of range, then everything as before"
-    contradicts: ClassVar[str] = "several alarmed steps, or a NaN"
+    born: ClassVar[tuple[Born, ...]] = (Born.FORWARD,)
+    lead: ClassVar[str] = "0 steps"
+    recurs: ClassVar[str] = "now and then, at no regular interval"
+    contradicts: ClassVar[str] = "several alarmed steps, or a NaN; a probe that finds harm"
     settled_by: ClassVar[str] = "watch on: held-out loss against the snapshot before"
+    remedies: ClassVar[tuple[str, ...]] = (
+        "none is needed: watch on",
+        "clipping the gradient",
+    )
+    no_help: ClassVar[tuple[str, ...]] = ("a rollback, which costs steps and gains nothing",)
     data_may_be_at_fault: ClassVar[bool] = False
-    prior: ClassVar[float] = 0.0
-
-    def weigh(self, case: Case) -> list[Evidence]:
-        evidence: list[Evidence] = []
-        alarmed = case.alarmed_steps
-        last = case.alarms[-1]
-        since = case.timeline.readings(last.series, last.step, None)
-        if case.facts.get("harm"):
-            statement = f"a probe found the model hurt: {case.facts['harm']}"
-            return [Evidence(statement=statement, weight=-4.0)]
-        if any(alarm.kind == "nonfinite" for alarm in case.alarms):
-            evidence.append(Evidence(statement="a value is NaN or Inf", weight=-4.0))
-        if len(alarmed) <= _BRIEF_STEPS and case.last_step > last.step:
-            evidence.append(
-                Evidence(
-                    statement=f"only {len(alarmed)} alarmed step(s); in range again "
-                    f"since step {last.step + 1}",
-                    weight=2.5,
-                    readings=tuple(since[:5]),
-                )
-            )
-        elif case.last_step <= last.step:
-            evidence.append(
-                Evidence(
-                    statement=f"still out of range at step {last.step}",
-                    weight=-1.5,
-                    readings=tuple(since[:1]),
-                )
-            )
-        if len(alarmed) >= _LONG_STEPS:
-            evidence.append(
-                Evidence(statement=f"{len(alarmed)} alarmed steps: too wide", weight=-2.0)
-            )
-        return evidence
+    prior: ClassVar[float] = -0.1
+    expects: ClassVar[Mapping[str, float]] = {
+        "brief": 0.96,
+        "lasting": 0.03,
+        "probe_found_harm": 0.02,
+        "nonfinite": 0.02,
+        "recurs_every_step": 0.02,
+        "update_moved_first": 0.05,
+        "weight_jumped": 0.01,
+        "rate_off_schedule": 0.02,
+        "moments_nonfinite": 0.01,
+        "loss_level_shifted": 0.02,
+        "loss_rising_slowly": 0.02,
+        "constant_factor": 0.02,
+        "samples_differ": 0.1,
+        "rate_jumped": 0.03,
+        "replicas_differ": 0.01,
+        "after_start": 0.06,
+        "samples_repeat": 0.05,
+        "only_the_metric": 0.04,
+    }
+    outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "earlier_state": {"comes_back": 0.4, "stays_away": 0.6},
+        "other_batch": {"comes_back": 0.04, "stays_away": 0.96},
+        "left_out": {"comes_back": 0.04, "stays_away": 0.96},
+        "reseeded": {"comes_back": 0.45, "stays_away": 0.55},
+        "bisection": {"few_samples": 0.55, "many_samples": 0.2, "none_needed": 0.25},
+        "fp32_forward": {"cured": 0.05, "not_cured": 0.95},
+        "lower_rate": {"cured": 0.15, "not_cured": 0.85},
+        "fresh_moments": {"cured": 0.05, "not_cured": 0.95},
+        "repaired_moments": {"cured": 0.05, "not_cured": 0.95},
+        "other_split": {"same": 0.93, "differs": 0.07},
+        "twice": {"same_bits": 0.95, "differs": 0.05},
+        "eager": {"same": 0.95, "differs": 0.05},
+        "inspection": {"sound": 0.97, "moments_damaged": 0.02, "weights_damaged": 0.01},
+    }

@@ -1,52 +1,76 @@
-"""A number left the range of its format."""
+"""NaN or Inf from arithmetic where no fp16 is in use."""
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foreshock.core.case import Case
-from foreshock.core.cause import Cause, Evidence
+from foreshock.core.cause import Born, Cause
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumericOverflow(Cause):
-    """NaN or Inf from arithmetic: fp16 range, a bad kernel, or a broken state.
+    """A division by nothing, an exponential too large, a masked position that is multiplied by 0, a
+    bad kernel. Born in the forward if the loss is not finite, in the backward if only the gradient
+    is; in a weight it is a broken state.
 
-    Born in the forward if the loss is non-finite, in the backward if only the
-    gradient is.
+    Reference: NaN of exp at masked positions whose gradient is 0 * inf (prime-rl#2084,
+    ms-swift#9767); attention rows that are masked as a whole (torch#41508); clipping by a NaN norm,
+    which makes every gradient NaN (SIGNATURES, measured).
     """
 
     name: ClassVar[str] = "numeric_overflow"
-    predicts: ClassVar[str] = "NaN or Inf in loss or gradient; under fp16 the loss scale falls"
-    contradicts: ClassVar[str] = "every value finite"
-    settled_by: ClassVar[str] = "repeat the step with the forward in fp32"
+    predicts: ClassVar[str] = "NaN or Inf in loss or gradient; one step may be enough"
+    born: ClassVar[tuple[Born, ...]] = (
+        Born.FORWARD,
+        Born.BACKWARD,
+    )
+    lead: ClassVar[str] = "0 steps"
+    recurs: ClassVar[str] = "where the same samples or the same kernel come again"
+    contradicts: ClassVar[str] = "every value finite; fp16 with a loss scale that falls"
+    settled_by: ClassVar[str] = (
+        "repeat the step with the forward in fp32, then with reference kernels"
+    )
+    remedies: ClassVar[tuple[str, ...]] = (
+        "the step skipped, the state from before",
+        "masks before exponentials, not after",
+        "fp32 or a safe kernel for what overflows",
+    )
+    no_help: ClassVar[tuple[str, ...]] = (
+        "a lower rate",
+        "nan_to_num on the loss",
+    )
     data_may_be_at_fault: ClassVar[bool] = True
     prior: ClassVar[float] = -1.0
-
-    def weigh(self, case: Case) -> list[Evidence]:
-        broken = [alarm for alarm in case.alarms if not math.isfinite(alarm.value)]
-        if not broken:
-            return [Evidence(statement="loss, gradients and weights are finite", weight=-4.0)]
-        first = min(broken, key=lambda alarm: (alarm.step, alarm.signal != "loss"))
-        born = {
-            "loss": "born in the forward",
-            "grad_norm": "born in the backward: the loss was finite",
-            "param_norm": "already in the weights",
-        }.get(first.signal, f"seen first in {first.signal}")
-        evidence = [
-            Evidence(
-                statement=f"{first.series} is {first.value} at step {first.step}, {born}",
-                weight=4.0,
-                readings=tuple(case.timeline.readings(first.series, first.step, first.step)),
-            )
-        ]
-        scale = case.timeline.readings("loss_scale/global", case.onset_step - 1, None)
-        if len(scale) > 1 and scale[-1].value < scale[0].value:
-            evidence.append(
-                Evidence(
-                    statement=f"the loss scale fell from {scale[0].value:g} to {scale[-1].value:g}",
-                    weight=1.0,
-                    readings=(scale[0], scale[-1]),
-                )
-            )
-        return evidence
+    expects: ClassVar[Mapping[str, float]] = {
+        "nonfinite": 0.98,
+        "runs_in_fp16": 0.03,
+        "born_in_forward": 0.5,
+        "born_in_backward": 0.45,
+        "born_in_weights": 0.06,
+        "scale_falling_every_step": 0.02,
+        "scale_fell_with_finite_loss": 0.02,
+        "rate_jumped": 0.04,
+        "update_moved_first": 0.04,
+        "one_part_moved": 0.3,
+        "attention_logit_high": 0.1,
+        "weight_jumped": 0.01,
+        "gradient_grew_before": 0.08,
+    }
+    outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "replay": {"comes_back": 0.5, "stays_away": 0.5},
+        "earlier_state": {"comes_back": 0.45, "stays_away": 0.55},
+        "other_batch": {"comes_back": 0.4, "stays_away": 0.6},
+        "left_out": {"comes_back": 0.35, "stays_away": 0.65},
+        "reseeded": {"comes_back": 0.45, "stays_away": 0.55},
+        "bisection": {"few_samples": 0.4, "many_samples": 0.2, "none_needed": 0.4},
+        "fp32_forward": {"cured": 0.4, "not_cured": 0.6},
+        "fp64_attention": {"cured": 0.25, "not_cured": 0.75},
+        "fp64_loss": {"cured": 0.2, "not_cured": 0.8},
+        "lower_rate": {"cured": 0.1, "not_cured": 0.9},
+        "fresh_moments": {"cured": 0.06, "not_cured": 0.94},
+        "repaired_moments": {"cured": 0.06, "not_cured": 0.94},
+        "other_split": {"same": 0.85, "differs": 0.15},
+        "twice": {"same_bits": 0.85, "differs": 0.15},
+        "eager": {"same": 0.65, "differs": 0.35},
+        "inspection": {"sound": 0.8, "moments_damaged": 0.08, "weights_damaged": 0.12},
+    }

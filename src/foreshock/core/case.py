@@ -73,10 +73,18 @@ class RateJump:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFinding:
-    """A fact about the samples of the window that stands out from those before it."""
+    """A fact about the samples of the window that stands out from those before it.
+
+    Attributes:
+        statement: in words, with its numbers.
+        strength: in log-odds; negative where nothing stands out, of few samples.
+        fact: which it is: "repetition", "non_text", "replacement", "diversity", "length",
+            "source" (new), "alike", "seen_before" or "labels_masked"; "" of one that is not told.
+    """
 
     statement: str
     strength: float
+    fact: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,9 @@ from foreshock.core.symptom import MOST, Look, observe, weight_of
 _LEAST: Final = 0.05
 """Nats below which a fact is not worth telling."""
 
+_NEGLIGIBLE: Final = 1e-3
+"""Probability below which a candidate is recorded without its evidence: there are thirty."""
+
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -279,12 +282,12 @@ def diagnose(case: Case, causes: Iterable[Cause], looks: Iterable[Look] = ()) ->
     odds = [cause.prior + sum(fact.weight for fact in facts) for cause, facts in weighed]
     peak = max(odds)
     shares = [math.exp(value - peak) for value in odds]
-    total = sum(shares)
+    total = math.fsum(shares)
     candidates = [
         Candidate(
             cause=cause.name,
             probability=share / total,
-            evidence=facts,
+            evidence=facts if share / total >= _NEGLIGIBLE else (),
             data_may_be_at_fault=cause.data_may_be_at_fault,
             settled_by=cause.settled_by,
         )

@@ -8,22 +8,47 @@ from foreshock.core.errors import ConfigError
 from foreshock.core.ladder import WATCH, Rung
 from foreshock.core.nearest import did_you_mean
 
+_DATA: Final = ("skip", "rollback", "rollback", "rollback", "rollback")
+_RATE: Final = ("skip", "cap_lr", "lower_lr", "lower_lr", "lower_lr")
+_RANGE: Final = ("skip", "rollback", "tighten_clip")
+_MOMENTS: Final = ("skip", "rollback", "reset_moments")
+_GROWTH: Final = ("skip", "rollback_further", "lower_lr")
+
 PREFERENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "benign": (WATCH,),
-        "data_batch": ("skip", "rollback", "rollback", "rollback", "rollback"),
-        "lr_too_high": ("skip", "cap_lr", "lower_lr", "lower_lr", "lower_lr"),
-        "numeric_overflow": ("skip", "rollback", "tighten_clip"),
-        "optimizer_state": ("skip", "rollback", "reset_moments"),
+        "logging_artefact": (WATCH,),
+        "data_batch": _DATA,
+        "repeated_text": _DATA,
+        "data_order": _DATA,
+        "data_mix_change": ("skip", "rollback", "lower_lr"),
+        "lr_too_high": _RATE,
+        "schedule_lost": _RATE,
+        "warmup_too_short": ("skip", "lower_lr", "lower_lr", "lower_lr"),
+        "numeric_overflow": _RANGE,
+        "fp16_forward_overflow": _RANGE,
+        "fp16_gradient_overflow": _RANGE,
+        "optimizer_state_corrupt": _MOMENTS,
+        "optimizer_state_lost": _MOMENTS,
+        "stale_second_moment": ("skip", "rollback", "lower_beta2"),
+        "embedding_gradient": ("skip", "rollback", "shrink_embeddings"),
+        "attention_logit_growth": _GROWTH,
+        "update_norm_growth": _GROWTH,
+        "edge_of_stability": ("skip", "perturb_order", "rollback_further"),
         "weight_corruption": ("rollback", "rollback"),
+        "rank_desync": ("rollback", "rollback"),
     }
 )
 """By cause; one that is not here (`unknown`, those of others) takes the ladder as it is.
 
-Bad data ends, so that going back to one state with more set aside is tried to its end; a rate
-that jumped is kept to what it was (`cap_lr`, which is passed over where none did), any other
-that is too high is lowered at once. Moments, weights and overflows are first given what a
-rollback already puts right. Our choice."""
+Bad data ends, so that going back to one state with more set aside is tried to its end; a mix
+that has changed does not end, and wants a lower rate meanwhile. A rate that jumped is kept to
+what it was (`cap_lr`, which is passed over where none did), any other that is too high is
+lowered at once. Moments, weights and overflows are first given what a rollback already puts
+right. What grew over many steps is in the newest snapshot too. Where only the seed decides, an
+exact replay comes to the same end, another order need not. A number that is only logged wrong
+asks for nothing. No rung mends low precision, a loss that is counted wrong, or what a start has
+changed: they take the ladder, and the diagnosis says what a person must do. Our choice."""
 
 
 def escalation(

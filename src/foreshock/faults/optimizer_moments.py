@@ -52,7 +52,7 @@ class OptimizerMoments(StateFault):
     """
 
     name: ClassVar[str] = "optimizer_moments"
-    cause: ClassVar[str] = "optimizer_state"
+    cause: ClassVar[str] = "optimizer_state_corrupt"
 
     mode: Mode = "scaled"
     intensity: float = 1.0

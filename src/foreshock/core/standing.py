@@ -1,0 +1,162 @@
+"""Where a series of a case stands against its own past.
+
+Arithmetic that several looks share. Only finite values count here: a value
+that is not is a symptom of its own.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foreshock.core.case import REFERENCE_STEPS, Case
+from foreshock.core.looking import graded
+from foreshock.core.names import LOSS, series_name
+from foreshock.core.reading import Reading
+from foreshock.core.stats import MAD_TO_SD
+
+LEAST_PAST = 5
+"""Finite values without which a past says nothing, as in `Case.jump`."""
+
+_LOSS_MOVED_Z = 6.0
+_RISE_STEPS = (300, 100)
+_RISE_LEAST = 9
+_RISE_LAST = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What was usual for a series.
+
+    Attributes:
+        baseline: median.
+        spread: robust standard deviation, at least 1 % of the baseline.
+        steps: `[N]` those that it is taken from.
+    """
+
+    baseline: float
+    spread: float
+    steps: NDArray[np.int64]
+
+    def z(self, value: float) -> float:
+        """Robust deviations above the baseline."""
+        return float(self.deviations(np.array([value]))[0])
+
+    def deviations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same of many, `[N]`."""
+        with np.errstate(over="ignore"):  # of absurd values: infinitely far
+            return (values - self.baseline) / self.spread
+
+    def ratios(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values over the baseline, `[N]`; NaN or Inf over one of 0."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return values / self.baseline
+
+
+def past_of(
+    case: Case,
+    series: str,
+    *,
+    before: int | None = None,
+    reach_steps: int = REFERENCE_STEPS,
+    least: int = LEAST_PAST,
+) -> Past | None:
+    """What was usual for a series in the steps before the onset, or before another one.
+
+    Args:
+        before: the first step that no longer counts; by default the onset.
+        reach_steps: how far it goes back from there. More for what is seldom measured.
+        least: finite values of updates that were made, without which there is no past.
+    """
+    before = case.onset_step if before is None else before
+    first, last = before - reach_steps, before - 1
+    values = case.timeline.values(series, first, last, committed_only=True)
+    steps = case.timeline.steps_of(series, first, last, committed_only=True)
+    finite = np.isfinite(values)
+    values, steps = values[finite], steps[finite]
+    if len(values) < max(1, least):
+        return None
+    baseline = float(np.median(values))
+    spread = MAD_TO_SD * float(np.median(np.abs(values - baseline)))
+    return Past(baseline=baseline, spread=max(spread, 0.01 * abs(baseline), 1e-12), steps=steps)
+
+
+def finite_in(
+    case: Case, series: str, first: int | None, last: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Steps and finite values of a series from `first` to `last`, both included, `[N]` each."""
+    values = case.timeline.values(series, first, last)
+    finite = np.isfinite(values)
+    return case.timeline.steps_of(series, first, last)[finite], values[finite]
+
+
+def reading_at(case: Case, series: str, step: int) -> tuple[Reading, ...]:
+    """What was measured of a series at one step, as evidence."""
+    return tuple(case.timeline.readings(series, int(step), int(step)))
+
+
+def loss_moved(case: Case) -> int | None:
+    """First step at which the loss left its range: by its alarms, else by six deviations."""
+    if case.loss_moved_step is not None:
+        return case.loss_moved_step
+    jump = case.first_beyond(series_name(LOSS.name), z=_LOSS_MOVED_Z)
+    return None if jump is None else jump.step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rise:
+    """How a magnitude grew over the last steps before some step.
+
+    Attributes:
+        ratio: last over first.
+        natural: by how many times it may have grown in any young model: as the step itself.
+        first: where it stood, the median of the first sixth of the values.
+        last: where it stands, the median of the last three values.
+        num_steps: over how many steps.
+        readings: the first and the last one.
+    """
+
+    ratio: float
+    natural: float
+    first: float
+    last: float
+    num_steps: int
+    readings: tuple[Reading, ...]
+
+    def degree(self, no: float, yes: float) -> float:
+        """How clearly it grew by so many times, and not as it does early in every training."""
+        return graded(self.ratio / self.natural, no, yes)
+
+
+def rise_of(case: Case, series: str, before: int) -> Rise | None:
+    """How the magnitude of a series grew in up to 300 steps before `before`, or in up to 100.
+
+    Of the two the one that stands out more. None of fewer than 9 finite values. First and last
+    are medians, of a sixth of the values and of three.
+
+    Logits, activations and weights of every model grow early in its training, by no more than in
+    proportion to the step (measured: the norm of a head without weight decay does). No source: our
+    choice, because growth that ends a run outpaces that.
+    """
+    found = [rise for reach in _RISE_STEPS if (rise := _rise(case, series, before - reach, before))]
+    return max(found, key=lambda one: one.ratio / one.natural, default=None)
+
+
+def _rise(case: Case, series: str, first_step: int, before: int) -> Rise | None:
+    steps, values = finite_in(case, series, first_step, before - 1)
+    values = np.abs(values)
+    if len(values) < _RISE_LEAST:
+        return None
+    part = max(_RISE_LAST, len(values) // 6)
+    first, last = float(np.median(values[:part])), float(np.median(values[-_RISE_LAST:]))
+    if first <= 0:
+        return None
+    begun, now = float(np.median(steps[:part])), float(np.median(steps[-_RISE_LAST:]))
+    return Rise(
+        ratio=last / first,
+        natural=max(1.0, now / max(begun, 1.0)),
+        first=first,
+        last=last,
+        num_steps=int(steps[-1] - steps[0]),
+        readings=reading_at(case, series, steps[0]) + reading_at(case, series, steps[-1]),
+    )
