@@ -359,3 +359,16 @@ def test_one_large_element_outside_the_sample_is_not_seen() -> None:
     whole.view(-1)[int(np.flatnonzero(~seen)[0])] = 1e9
     sampling = sampling_of(nn.Parameter(whole))
     assert sampling.largest(sampling.weights_before(moment())).item() == 0
+
+
+def test_after_time_went_back_no_weights_are_taken_for_those_of_then() -> None:
+    weight = nn.Parameter(torch.zeros(300))
+    sampling = sampling_of(weight)
+    sampling.weights_before(moment(1))
+    weight.data.add_(1.0)
+    sampling.weights_after(moment(1))
+    counted = weight._version
+    weight.data.fill_(7.0)  # as a restored part of a DTensor: torch counts no write
+    assert weight._version == counted
+    sampling.forget()
+    assert set(parts(sampling, sampling.weights_before(moment(2)))[0].tolist()) == {7.0}

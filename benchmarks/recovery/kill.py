@@ -16,9 +16,15 @@ from foreshock.durable import RealDisk
 
 MOST_KILLS = 3
 _MOST_REDRAWS = 8
-_STOPPED = ("RankError: ", "DistBackendError: ", "DistNetworkError: ", "DistStoreError: ")
+_STOPPED = (
+    "RankError: ",
+    "DistBackendError: ",
+    "DistNetworkError: ",
+    "DistStoreError: ",
+    "RuntimeError: Wait timeout",
+)
 """How the error of a rank begins that another has left: by the Guard, or, where it was within
-DDP's own code, by torch."""
+the code of DDP or FSDP, by torch."""
 
 
 class Reference(NamedTuple):

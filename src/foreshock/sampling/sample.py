@@ -104,6 +104,13 @@ class Sampling:
         self._versions = self._addresses.versions()
         return found
 
+    def forget(self) -> None:
+        """Take nothing for what it was: time went back, and the weights with it.
+
+        Torch need not have counted that they were written to, as it does not on a DTensor's part.
+        """
+        self._versions = None
+
     def gradients(self, moment: Moment) -> torch.Tensor:
         """Gradients as they are in memory before the update, `[R, ROW]`.
 

@@ -67,6 +67,9 @@ class _AttachedUpdateRatio(Attached):
             parts.append((both * self._is_low).sum(dim=1))
         return torch.cat(parts)
 
+    def forget(self) -> None:
+        self._sampling.forget()
+
     def finish(self, partials: Values, committed: bool) -> Values:
         moved, size = partials[: self._num], partials[self._num : 2 * self._num]
         groups, sizes = self._groups.norms(moved), self._groups.norms(size)
