@@ -6,14 +6,20 @@ The recovery scenario of the tests, in each framework, in a process of its own, 
 framework's own untouched loop on the surviving rows. `skip_exact`, `rollback_exact`: every weight
 is bit for bit the same. `resume_exact`: the whole state after kill -9 and another start is that of
 a run that was not killed. `lines_to_add`: lines of code that the documentation's example adds to
-the framework's loop (`lines_removed`: those that it takes away). `overhead_pct`: the median step
-under the standard recipe with snapshots, over the framework's own step of `plain_step_ms`; it is a
-cost of milliseconds, so that a longer step has a smaller one.
+the framework's loop (`lines_removed`: those that it takes away). `overhead_pct`: what the standard
+recipe with snapshots adds to the CPU time that the training's thread spends on its median step,
+over that of the framework's own, `plain_step_ms`: a cost of milliseconds, so that a longer step
+has a smaller one. It is the median over pairs of runs, `overhead_pct_range` the least and the most
+of them; `overhead_wall_pct` is the same by the wall clock, with waiting for a disk, and with what
+else the machine did (`load_average`). `against`: what is measured where a package is no
+dependency; `installed` is that package still.
 """
 
 import argparse
 import importlib.metadata
 import json
+import os
+import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -23,7 +29,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.integrations.loops import PACKAGES
+import foreshock
+from benchmarks.integrations.loops import PACKAGES, STAND_INS
 from benchmarks.integrations.snippets import lines_changed
 
 _COLUMNS = ("installed", "skip_exact", "rollback_exact", "resume_exact", "lines_to_add",
@@ -40,7 +47,19 @@ def main() -> None:
             progress.update(task, description=name)
             found[name] = _measured(name, pythons.get(name, sys.executable), given)
             progress.advance(task)
-    result = {"date": datetime.now(UTC).date().isoformat(), "integrations": found}
+    result = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "accelerator": None,
+            "load_average": round(os.getloadavg()[0], 2),
+        },
+        "versions": {"python": platform.python_version(), "foreshock": foreshock.__version__},
+        "steps": given.steps,
+        "rounds": given.rounds,
+        "integrations": found,
+    }
     if given.json:
         print(json.dumps(result, indent=1))
     else:
@@ -74,9 +93,12 @@ def _measured(name: str, python: str, given: argparse.Namespace) -> dict[str, An
         "lines_to_add": None if lines is None else lines["added"],
         "lines_removed": None if lines is None else lines["removed"],
     }
-    if installed is None:
+    if name in STAND_INS:
+        told["against"] = STAND_INS[name]
+    elif installed is None:
         return {**dict.fromkeys(_COLUMNS), **told}
     sizes = ["--steps", str(given.steps), "--rounds", str(given.rounds)]
+    load = round(os.getloadavg()[0], 2)
     done = subprocess.run(
         [python, "-m", "benchmarks.integrations.measure", name, *sizes],
         capture_output=True,
@@ -85,7 +107,7 @@ def _measured(name: str, python: str, given: argparse.Namespace) -> dict[str, An
     )
     if done.returncode:
         return {**told, "error": done.stderr.strip().splitlines()[-1:]}
-    return {**told, **json.loads(done.stdout.splitlines()[-1])}
+    return {**told, "load_average": load, **json.loads(done.stdout.splitlines()[-1])}
 
 
 def _version(package: str, python: str) -> str | None:
@@ -103,7 +125,8 @@ def _table(found: dict[str, Any]) -> Table:
     table = Table("", *(name.replace("_", " ") for name in _COLUMNS))
     for name, one in found.items():
         told = one.get("error") or [one.get(column) for column in _COLUMNS]
-        table.add_row(name, *("-" if value is None else str(value) for value in told))
+        shown = f"{name} (stand-in)" if "against" in one else name
+        table.add_row(shown, *("-" if value is None else str(value) for value in told))
     return table
 
 

@@ -9,8 +9,10 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -52,7 +54,7 @@ def _skips(loop: Loop, folder: Path) -> bool:
     scenario.NAN_AT, (scenario.BAD_FROM, scenario.BAD_TO) = scenario.BATCH * 12 + 3, (0, 0)
     try:
         trained = loop.guarded(_made(folder), SKIPPED_STEPS)
-        batches = scenario.survivors(folder / "run")
+        batches = loop.survivors(folder / "run")
         kinds = [one["kind"] for one in view_run(RealDisk(), folder / "run").records]
         once = kinds.count("skip") == 1 and len(batches) == SKIPPED_STEPS - 1
         return once and _equal(trained, loop.untouched(folder)(batches))
@@ -62,9 +64,15 @@ def _skips(loop: Loop, folder: Path) -> bool:
 
 def _rolls_back(loop: Loop, folder: Path) -> bool:
     """The whole scenario: a bad region undone and set aside, and a step skipped after that."""
-    trained = loop.guarded(_made(folder), scenario.STEPS)
+    trained = loop.guarded(_made(folder), loop.steps)
     try:
-        scenario.check(folder / "run", trained, loop.untouched(folder))
+        scenario.check(
+            folder / "run",
+            trained,
+            loop.untouched(folder),
+            survivors=loop.survivors,
+            num_updates=loop.num_updates,
+        )
     except AssertionError:
         return False
     return True
@@ -87,50 +95,62 @@ def _interrupted(name: str, run_dir: Path, kill_at: int) -> None:
 
 
 def _overhead(loop: Loop, folder: Path, *, steps: int, rounds: int) -> dict[str, Any]:
-    """The median step under the Guard over the framework's own, runs taking turns."""
+    """What the Guard adds to the framework's own median step, in pairs of runs.
+
+    Which of a pair comes first takes turns, so that a machine that grows slower is in both.
+    """
     width, scenario.WIDTH = scenario.WIDTH, WIDE
     recipe, scenario.recipe = scenario.recipe, lambda: standard({"rules": False})
     scenario.NAN_AT, scenario.BAD_TO = 0, scenario.BAD_FROM  # a healthy run
     placed = scenario.order()
     starts = range(scenario.BATCH, scenario.BATCH * (steps + 1), scenario.BATCH)
     batches = [placed[start : start + scenario.BATCH] for start in starts]
-    ratios: list[float] = []
-    plain: list[float] = []
+    pairs: list[dict[str, _Secs]] = []
     try:
         for number in range(rounds):
-            clock = _Clock()
-            with clock:
-                loop.guarded(_made(folder / str(number)), steps)
-            guarded = clock.step_secs()
-            with clock:
-                loop.untouched(folder / str(number))(batches)
-            plain.append(clock.step_secs())
-            ratios.append(guarded / plain[-1])
+            here = _made(folder / str(number))
+            runs: dict[str, Callable[[], Any]] = {
+                "guarded": partial(loop.guarded, here, steps),
+                "plain": partial(loop.untouched(here.parent), batches),
+            }
+            order = list(runs) if number % 2 else list(reversed(runs))
+            pairs.append({name: _median_step(runs[name]) for name in order})
     finally:
         scenario.WIDTH, scenario.recipe = width, recipe
-    return {
-        "overhead_pct": round(100 * (statistics.median(ratios) - 1), 1),
-        "plain_step_ms": round(1000 * statistics.median(plain), 2),
-    }
+    told: dict[str, Any] = {}
+    for clock, name in (("cpu", "overhead_pct"), ("wall", "overhead_wall_pct")):
+        ratios = [getattr(pair["guarded"], clock) / getattr(pair["plain"], clock) for pair in pairs]
+        percents = sorted(round(100 * (ratio - 1), 1) for ratio in ratios)
+        told |= {name: statistics.median(percents), f"{name}_range": [percents[0], percents[-1]]}
+    steps_ms = [1000 * pair["plain"].cpu for pair in pairs]
+    return {**told, "plain_step_ms": round(statistics.median(steps_ms), 2)}
 
 
-class _Clock:
-    """Marks the time of each forward pass of the scenario's model."""
+class _Secs(NamedTuple):
+    """Of one step: the training's thread, and the clock on the wall."""
 
-    def __enter__(self) -> None:
-        self._marks: list[float] = []
-        self._hook = nn.modules.module.register_module_forward_pre_hook(self._mark)
+    cpu: float
+    wall: float
 
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
 
-    def step_secs(self) -> float:
-        marks = self._marks[_WARM_STEPS:]
-        return statistics.median(b - a for a, b in itertools.pairwise(marks))
+def _median_step(run: Callable[[], Any]) -> _Secs:
+    """The median over a run's steps, which begin where the scenario's model is called."""
+    marks: list[_Secs] = []
 
-    def _mark(self, module: nn.Module, _: Any) -> None:
+    def mark(module: nn.Module, _: Any) -> None:
         if isinstance(module, scenario.Model) and module.training:
-            self._marks.append(time.perf_counter())
+            marks.append(_Secs(time.thread_time(), time.perf_counter()))
+
+    hook = nn.modules.module.register_module_forward_pre_hook(mark)
+    try:
+        run()
+    finally:
+        hook.remove()
+    steps = list(itertools.pairwise(marks[_WARM_STEPS:]))
+    return _Secs(
+        statistics.median(b.cpu - a.cpu for a, b in steps),
+        statistics.median(b.wall - a.wall for a, b in steps),
+    )
 
 
 def _made(folder: Path) -> Path:

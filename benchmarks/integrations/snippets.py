@@ -48,12 +48,31 @@ for batch in loader:
         scheduler.step()
         optimizer.zero_grad()
 """,
+    "deepspeed": """\
+import deepspeed
+import torch
+engine, _, loader, _ = deepspeed.initialize(
+    model=model, optimizer=optimizer, training_data=dataset, config=config
+)
+for batch in loader:
+    loss = loss_fn(engine, batch)
+    engine.backward(loss)
+    engine.step()
+""",
+    "torchtitan": """\
+trainer = config.build()
+trainer.train()
+""",
+    "megatron": "",
 }
 _SECTIONS = {
     "hf": "Hugging Face Trainer",
     "lightning": "Lightning",
     "fabric": "Fabric",
     "accelerate": "Accelerate",
+    "deepspeed": "DeepSpeed",
+    "torchtitan": "torchtitan",
+    "megatron": "Megatron-LM",
 }
 
 

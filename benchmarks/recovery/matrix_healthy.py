@@ -55,7 +55,7 @@ def run_healthy(seed: int, *, steps: int, outliers: bool) -> dict[str, Any]:
     plan = _outliers(rng, steps) if outliers else _heavy_tail(rng, steps)
     settings = Settings(seed=1000 + seed, max_steps=steps)
     clean = build(matrix_program, settings)
-    replaced: Replaced = replace_steps(clean, plan, lambda windows: _hard(windows, rng))
+    replaced: Replaced = replace_steps(clean, plan, lambda windows: hard_samples(windows, rng))
     program = build(
         matrix_program,
         Settings(seed=settings.seed, max_steps=steps, overrides={"replaced": replaced}),
@@ -105,7 +105,8 @@ def _heavy_tail(rng: np.random.Generator, steps: int) -> dict[int, int]:
     return {step: int(min(number, BATCH_SIZE)) for step, number in enumerate(numbers, 1) if number}
 
 
-def _hard(clean: Windows, rng: np.random.Generator) -> Windows:
+def hard_samples(clean: Windows, rng: np.random.Generator) -> Windows:
+    """Base64 and Ascii85 of random bytes in the place of clean windows `[N, T + 1]`."""
     hard = np.empty_like(clean)
     for row in range(len(clean)):
         encode = (base64.b64encode, base64.a85encode)[rng.integers(2)]

@@ -26,7 +26,8 @@ BATCH_SIZE = 16
 NAME = "fault_matrix"
 
 _KINDS: Mapping[Kind, tuple[int, float]] = {"code": (2_400_000, 0.6), "english": (1_200_000, 0.4)}
-_NUM_SAMPLES = 40_000  # fewer than one pass over either source, enough for every run
+NUM_SAMPLES = 40_000  # fewer than one pass over either source, enough for every run
+EXTRA_SAMPLES = 2048
 _PROBED, _JUDGED = 64, 256  # windows of each kind
 _ITEMS = 16
 _LR, _WARMUP_STEPS, _LAST_LR_SHARE, _CLIP = 6e-3, 30, 0.1, 1.0
@@ -52,15 +53,22 @@ class _Partly(Dataset[torch.Tensor]):
 
 
 def matrix_program(settings: Settings) -> Program:
-    """Two layers, 64 wide, on code and English; `replaced` is the one override it knows."""
+    """By default two layers, 64 wide, on code and English.
+
+    Overrides that it knows: `replaced`, `width`, `depth`, `lr`, `batch_size`, `warmup_steps`, and
+    `extra_source`: the name of one more source, in a stage of its own behind all others.
+    """
     replaced: Replaced = settings.get("replaced", {})
     generator = torch.Generator().manual_seed(settings.seed)
-    model = GPT(GPTConfig(width=64, depth=2, context=CONTEXT), generator)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.1)
-    steps = settings.max_steps
+    width, depth = settings.get("width", 64), settings.get("depth", 2)
+    model = GPT(GPTConfig(width=width, depth=depth, context=CONTEXT), generator)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.get("lr", _LR), betas=(0.9, 0.95), weight_decay=0.1
+    )
+    steps, warmup_steps = settings.max_steps, settings.get("warmup_steps", _WARMUP_STEPS)
 
     def share(step: int) -> float:
-        warm = min(1.0, (step + 1) / _WARMUP_STEPS)
+        warm = min(1.0, (step + 1) / warmup_steps)
         fall = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
         return warm * (_LAST_LR_SHARE + (1 - _LAST_LR_SHARE) * fall)
 
@@ -68,13 +76,23 @@ def matrix_program(settings: Settings) -> Program:
         name="text",
         sources={k: _Partly(_text(k)[0], replaced.get(k, {})) for k in _KINDS},
         weights={kind: weight for kind, (_, weight) in _KINDS.items()},
-        num_samples=_NUM_SAMPLES,
+        num_samples=NUM_SAMPLES,
     )
+    stages = [stage]
+    if name := settings.get("extra_source", ""):
+        windows = _text("english")[0].windows[:EXTRA_SAMPLES]
+        extra = _Partly(TextWindows(windows.tobytes(), CONTEXT), replaced.get(name, {}))
+        stages.append(Stage(name=name, sources={name: extra}))
     return Program(
         model=model,
         optimizer=optimizer,
         scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, share),
-        stream=Stream([stage], batch_size=BATCH_SIZE, seed=settings.seed, to_text=to_text),
+        stream=Stream(
+            stages,
+            batch_size=settings.get("batch_size", BATCH_SIZE),
+            seed=settings.seed,
+            to_text=to_text,
+        ),
         loss=next_byte_loss,
         clip=_CLIP,
         held_out=_batches(slice(0, _PROBED)),
@@ -130,14 +148,33 @@ def replace_steps(
     places = [
         (step - 1) * BATCH_SIZE + nth for step, number in steps.items() for nth in range(number)
     ]
-    found = [program.stream.order.locate(place) for place in places]
-    if not found:
+    return replace_samples(program, places, make)
+
+
+def replace_samples(
+    program: Program, places: Sequence[int], make: Callable[[Windows], Windows]
+) -> dict[str, dict[int, Windows]]:
+    """Make other windows of the samples at raw positions of the stream.
+
+    Args:
+        program: whose order is asked; its data must be clean.
+        places: raw positions.
+        make: windows `[N, T + 1]` of all of them in order, to windows of the same shape.
+    """
+    if not places:
         return {}
-    clean = np.stack([_text(_kind(one.source))[0].windows[one.index] for one in found])
+    found = [program.stream.order.locate(place) for place in places]
+    clean = windows_at(program, places)
     instead: dict[str, dict[int, Windows]] = {}
     for one, window in zip(found, make(clean), strict=True):
         instead.setdefault(one.source, {})[one.index] = window
     return instead
+
+
+def windows_at(program: Program, places: Sequence[int]) -> Windows:
+    """The clean windows `[N, T + 1]` at raw positions of the stream."""
+    found = [program.stream.order.locate(place) for place in places]
+    return np.stack([_text(_kind(one.source))[0].windows[one.index] for one in found])
 
 
 def _kind(source: str) -> Kind:

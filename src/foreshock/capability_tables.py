@@ -20,6 +20,7 @@ from foreshock.core.errors import CatalogError
 ABILITIES: Final = MappingProxyType(
     {
         "watch": "record every signal, and raise alarms",
+        "samples": "see the loss of each sample",
         "skip": "leave out a bad update, exactly",
         "rollback": "go back to a healthy state and go on",
         "quarantine": "set data aside, row by row",
@@ -69,8 +70,8 @@ PLAIN_LOOP: Final[Mapping[str, Any]] = MappingProxyType(
         "title": "a loop of your own",
         "packages": ["torch", "safetensors"],
         "extra": "torch",
-        "yes": "watch skip rollback quarantine resume stop clip lr accumulate fp16 processes "
-        "shards",
+        "yes": "watch samples skip rollback quarantine resume stop clip lr accumulate fp16 "
+        "processes shards",
         "limited": {"own_loader": "one with state_dict goes back; with others steps are skipped"},
         "refuses": {
             "closures (LBFGS)": "they evaluate the loss several times within one update",

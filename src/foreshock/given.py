@@ -44,7 +44,8 @@ class Given:
 
     def start(self, stream: Any, num_ranks: int) -> dict[str, dict[str, str]]:
         """What this process starts with, beside what the data says of itself."""
-        data = {} if stream is None else {**stream.describe(), "batch_size": stream.batch_size}
+        size = getattr(stream, "batch_size", None)  # a loader's own is not known
+        data = {} if stream is None else {**stream.describe(), "batch_size": size}
         return start_of(
             plain_module(self.model),
             self.optimizer,

@@ -20,7 +20,7 @@ from foreshock.given import Given
 from foreshock.intake import nobody
 from foreshock.ranks.agreement import TIMEOUT_SECS, Ranks
 from foreshock.recipes import Recipe, standard
-from foreshock.replicated import track
+from foreshock.replicated import track, uncompiled
 from foreshock.several import as_one_optimizer, as_one_scheduler
 from foreshock.stop_signals import GRACE_SECS, STOP_SIGNALS, StopSignals
 from foreshock.unison import Together
@@ -45,7 +45,7 @@ class Guard:
     moments and update counts stay bit-identical.
 
     Args:
-        model: the module that is trained.
+        model: the module that is trained; compiled or not, it is the same run.
         optimizer: its optimizer; any that needs no closure. Or several, in the order in which
             they step; `scheduler` is then a list as well.
         stream: a `foreshock.Stream`; or any iterable of batches, but then the loop cannot
@@ -124,7 +124,7 @@ class Guard:
         self._ranks = Ranks(timeout_secs=timeout_secs)
         tell: Listener = (listener if self._ranks.is_first else None) or nobody
         given = Given(
-            model=model,
+            model=uncompiled(model),
             optimizer=as_one_optimizer(optimizer),
             stream=stream,
             run_dir=Path(run_dir),
@@ -222,17 +222,27 @@ class Guard:
             terms, samples, loss = loss.terms, loss.per_sample, loss.total
         with Together(self._unison, lambda: f"step {step}"):
             complete = self._stepping.add(loss, terms or {}, step, samples)
-            self._num_open -= 1
-            if samples is not None and self._feed.wants_losses:
-                self._feed.note_losses(samples.detach().flatten().tolist())
+            self._took(samples)
             return self._finish(step) if complete else None
 
-    def gathered(self, share: torch.Tensor, terms: Mapping[str, Any] | None = None) -> None:
+    def _took(self, samples: torch.Tensor | None) -> None:
+        """A batch has its loss."""
+        self._num_open -= 1
+        if samples is not None and self._feed.wants_losses:
+            self._feed.note_losses(samples.detach().flatten().tolist())
+
+    def gathered(
+        self,
+        share: torch.Tensor,
+        terms: Mapping[str, Any] | None = None,
+        samples: torch.Tensor | None = None,
+    ) -> None:
         """Tell the loss of a micro-step whose backward pass the loop has run; when `driven`.
 
         Args:
             share: `[]` of the step's loss, which is the sum over its micro-steps.
             terms: shares of its terms, by the names given to the Guard.
+            samples: the loss of each of its samples, where it is known.
 
         Raises:
             LoopError: no batch was taken, the terms are others than were announced, or the
@@ -243,8 +253,8 @@ class Guard:
             raise LoopError(
                 f"step {step}: guard.gathered is for a Guard with driven=True, after a batch"
             )
-        self._stepping.gathered(share, terms or {}, step)
-        self._num_open -= 1
+        self._stepping.gathered(share, terms or {}, step, samples)
+        self._took(samples)
 
     def update(self) -> Verdict:
         """Gate, clip and make the update of the micro-steps gathered; when `driven`.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from foreshock.core.errors import LoopError
+from foreshock.core.program import Loss
 from foreshock.core.verdict import Verdict
 from foreshock.guard import Guard
 
@@ -68,11 +69,13 @@ class OwnLoop:
         self._context.enter_context(self._around(self._micro_step == self._accumulate))
         return self._place(batch)
 
-    def step(self, loss: torch.Tensor, terms: Mapping[str, Any] | None = None) -> Verdict | None:
+    def step(
+        self, loss: "torch.Tensor | Loss", terms: Mapping[str, Any] | None = None
+    ) -> Verdict | None:
         """Take one micro-step: backward, and after the last of a step the update.
 
         Args:
-            loss: `[]` mean loss of the micro-batch.
+            loss: `[]` mean loss of the micro-batch, or a `Loss`.
             terms: its terms, by the names given to the Guard.
 
         Returns:
@@ -86,11 +89,14 @@ class OwnLoop:
                 f"step {self.guard.step_number + 1}: guard.step was called without a batch from "
                 "the guard"
             )
+        samples = None
+        if isinstance(loss, Loss):
+            terms, samples, loss = loss.terms, loss.per_sample, loss.total
         with self._context:
             share = self._backward(loss)
         self._open = False
         shares = {name: value / self._accumulate for name, value in (terms or {}).items()}
-        self.guard.gathered(share, shares)
+        self.guard.gathered(share, shares, samples)
         whole = self._micro_step == self._accumulate
         verdict = self.guard.update() if whole else None
         if whole:

@@ -1,12 +1,15 @@
 """A run's past, trained again from one of its snapshots; nothing of the run is touched."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from foreshock.attachment import site_of
+from foreshock.attachment import facts_of, site_of
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ProgramError, SnapshotError
 from foreshock.core.names import LOSS, series_name
@@ -28,6 +31,10 @@ from foreshock.update import Update, trained_parameters
 MicroBatches = Sequence[Sequence[int]]
 """Raw positions of each micro-step of a step."""
 
+_NO_ATTEMPT: Final = 10**9
+KEPT: Final = "kept"
+"""The state that `keep` keeps if no name is given."""
+
 
 @final
 class Replay:
@@ -45,6 +52,7 @@ class Replay:
         records: what had been decided when the steps trained. Overrides of updates and edits
             of the state hold again; plans are not made.
         disk: where the run lies.
+        states: how many states are held in memory, of those kept and of the snapshots gone to.
 
     Raises:
         StreamError: a record does not fit the data.
@@ -58,6 +66,7 @@ class Replay:
         records: Iterable[Mapping[str, Any]],
         *,
         disk: Disk,
+        states: int = 1,
     ) -> None:
         self.program = program
         self.stream = program.stream
@@ -67,6 +76,12 @@ class Replay:
         """Step and raw positions of the steps before the snapshot, as far as it knows them."""
         self.losses: dict[int, float] = {}
         """Of the steps trained here, by step; of one trained twice the later."""
+        self.rows: dict[int, tuple[bool, NDArray[np.float32]]] = {}
+        """Likewise whether the update was made, and what was measured, `[S]` as in `series`."""
+        self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """What each forward and backward pass is run in, as an experiment has it."""
+        self.evaluates = False
+        """Whether the model trains in its evaluation mode, so that nothing is dropped out."""
         self.overrides = Overrides()
         self.stream.rules = ()  # what they refused is in the records
         for record in records:
@@ -91,26 +106,24 @@ class Replay:
         )
         self._observation = Observation(recipe.signals, self._site, lag_steps=0)
         self.series = self._observation.series
+        self.facts = facts_of(self._site, {"precision": program.precision})
+        """What causes may know of the program besides readings."""
         self._monitor = recipe.monitor(
             self.series,
             self._observation.update_series,
-            {"has_scaler": program.scaler is not None, "precision": program.precision},
+            self.facts,
             self._observation.intervals,
         )
-        self._stepping = Stepping(
-            update,
-            self._observation,
-            scheduler=program.scheduler,
-            accumulate=program.accumulate,
-            terms=program.terms,
-        )
+        self._update = update
+        self._steppings: dict[int, Stepping] = {}
+        self._parts = _parts(program)
         self._state = RunState(
-            _parts(program),
+            self._parts,
             disk=QuietDisk(disk),
             folder=run_dir / "snapshots",
-            cadence=Cadence(memory_keep=1, asynchronous=False),
+            cadence=Cadence(memory_keep=states, asynchronous=False),
         )
-        self._kept: SnapshotRef | None = None
+        self._kept: dict[str, SnapshotRef] = {}
 
     def go_to(self, snapshot_id: str) -> None:
         """Take the state of a durable snapshot of the run.
@@ -124,11 +137,12 @@ class Replay:
             for step, positions in restored["recent"]
         ]
 
-    def keep(self) -> None:
-        """Remember the state as it is, for `back`; it takes the place of one kept before."""
-        self._kept = self._state.take(
+    def keep(self, name: str = KEPT) -> None:
+        """Remember the state as it is, for `back`; it takes the place of one of this name."""
+        slots = [*self._kept] if name in self._kept else [*self._kept, name]
+        self._kept[name] = self._state.take(
             step=self.step,
-            attempt=0,
+            attempt=_NO_ATTEMPT + slots.index(name),  # not the name of one on disk
             position=self.stream.position,
             health=Health(),
             watching={
@@ -138,15 +152,41 @@ class Replay:
             },
         )
 
-    def back(self) -> None:
-        """Return to the state that was kept, bit by bit.
+    def back(self, name: str = KEPT) -> None:
+        """Return to the state that was kept under a name, bit by bit.
 
         Raises:
-            SnapshotError: there is none.
+            SnapshotError: there is none, or it is no longer held.
         """
-        if self._kept is None:
+        if name not in self._kept:
             raise SnapshotError("no state was kept to go back to")
-        self._restore(self._kept.id)
+        self._restore(self._kept[name].id)
+
+    @contextmanager
+    def within(self, around: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+        """Each forward and backward pass runs in what `around` makes, while this lasts."""
+        before, self.around = self.around, around
+        try:
+            yield
+        finally:
+            self.around = before
+
+    def holds(self, name: str) -> bool:
+        """Whether a state was kept under a name."""
+        return name in self._kept
+
+    def reseed(self, seed: int) -> None:
+        """Begin every random generator anew, the global ones and those that are tracked."""
+        for part in self._parts.values():
+            part.reseed(seed)
+
+    def not_ready(self) -> dict[str, int]:
+        """Series that are not watched yet in the state as it is, with the steps still needed."""
+        return self._monitor.not_ready()
+
+    def captured(self, part: str) -> Any:
+        """The state of a part (`model`, `optimizer`, …) as it is; tensors may be the live ones."""
+        return self._parts[part].capture()
 
     def draw(self) -> MicroBatches | None:
         """The positions of the step that is next in the stream; None if too little is left."""
@@ -170,15 +210,18 @@ class Replay:
         step = self.step + 1
         for edit in self.overrides.edits(step).values():
             make_edit(self._site, edit)
-        self.program.model.train()
+        self.program.model.train(not self.evaluates)
+        stepping = self._stepping(len(batches))
         for positions in batches:
-            loss = self._loss(step, self.stream.data_at(positions))
-            terms, samples = {}, None
-            if isinstance(loss, Loss):
-                terms, samples, loss = loss.terms, loss.per_sample, loss.total
-            self._stepping.add(loss, terms, step, samples)
+            data = self.stream.data_at(positions)
+            with self.around():
+                loss = self._loss(step, data)
+                terms, samples = {}, None
+                if isinstance(loss, Loss):
+                    terms, samples, loss = loss.terms, loss.per_sample, loss.total
+                stepping.add(loss, terms, step, samples)
         over = self.overrides
-        self._stepping.finish(step, over.gate_limit(step), over.lr_factor(step), over.tuning(step))
+        stepping.finish(step, over.gate_limit(step), over.lr_factor(step), over.tuning(step))
         self.step = step
         return [alarm for alarm in self._read() if alarm in self._monitor.episode]
 
@@ -204,6 +247,19 @@ class Replay:
         """Take the signals off the model."""
         self._observation.detach()
 
+    def _stepping(self, num_micro_steps: int) -> Stepping:
+        """What gathers as many micro-steps as a step is given here."""
+        found = self._steppings.get(num_micro_steps)
+        if found is None:
+            found = self._steppings[num_micro_steps] = Stepping(
+                self._update,
+                self._observation,
+                scheduler=self.program.scheduler,
+                accumulate=num_micro_steps,
+                terms=self.program.terms,
+            )
+        return found
+
     def _loss(self, step: int, data: Any) -> Any:
         try:
             return self.program.loss(self.program.model, data)
@@ -217,6 +273,7 @@ class Replay:
         name = series_name(LOSS.name)
         for row in self._observation.read(drain=True):
             found += self._monitor.observe(0, row.step, row.committed, row.values)
+            self.rows[row.step] = (row.committed, row.values)
             if name in self.series:
                 self.losses[row.step] = float(row.values[self.series.index(name)])
         return found
@@ -226,7 +283,8 @@ class Replay:
         self._observation.forget(restored.ref.step)
         self._observation.load_state_dict(restored.watching["signals"])
         self._monitor.load_tree(restored.watching["monitor"])
-        self._stepping.forget()
+        for stepping in self._steppings.values():
+            stepping.forget()
         self.program.optimizer.zero_grad(set_to_none=True)
         self.step = restored.ref.step
         return restored.watching

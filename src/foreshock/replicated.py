@@ -30,10 +30,20 @@ RANDOM_PARTS = (TorchGeneratorPart, NumpyGeneratorPart, PythonRandomPart)
 
 
 def plain_module(model: torch.nn.Module) -> torch.nn.Module:
-    """The module inside of DDP: snapshots and run directories are the same without it."""
+    """The module inside of DDP and of torch.compile.
+
+    Snapshots and run directories are the same without them.
+    """
+    model = uncompiled(model)
     while isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        model = model.module
+        model = uncompiled(model.module)
     return model
+
+
+def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+    """What `torch.compile` was given, if it made this module."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, torch.nn.Module) else model
 
 
 def check_stream(stream: Any, model: torch.nn.Module, ranks: Ranks) -> None:

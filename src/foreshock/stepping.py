@@ -62,18 +62,23 @@ class Stepping:
         self._check_terms(terms, step)
         share = loss / self._accumulate
         self._update.backward(share)
-        self._sum_up(share.detach().reshape(()), terms, self._accumulate)
-        if samples is not None:
-            self._samples.append(samples.detach().reshape(-1))
+        self._sum_up(share.detach().reshape(()), terms, self._accumulate, samples)
         return self.micro_step == self._accumulate
 
-    def gathered(self, share: torch.Tensor, terms: Mapping[str, Any], step: int) -> None:
+    def gathered(
+        self,
+        share: torch.Tensor,
+        terms: Mapping[str, Any],
+        step: int,
+        samples: torch.Tensor | None = None,
+    ) -> None:
         """Take in the loss of a micro-step whose backward pass was run elsewhere.
 
         Args:
             share: `[]` of the step's loss, the sum over its micro-steps.
             terms: shares of its terms.
             step: for messages.
+            samples: the loss of each sample, if it is known.
 
         Raises:
             LoopError: the loss is not a scalar, or its terms are others than were announced.
@@ -81,14 +86,22 @@ class Stepping:
         if not isinstance(share, torch.Tensor) or share.numel() != 1:
             raise LoopError(f"step {step}: the loss must be a scalar tensor, got {_kind(share)}")
         self._check_terms(terms, step)
-        self._sum_up(share.detach().reshape(()), terms, 1)
+        self._sum_up(share.detach().reshape(()), terms, 1, samples)
 
-    def _sum_up(self, share: torch.Tensor, terms: Mapping[str, Any], parts: int) -> None:
+    def _sum_up(
+        self,
+        share: torch.Tensor,
+        terms: Mapping[str, Any],
+        parts: int,
+        samples: torch.Tensor | None,
+    ) -> None:
         self._loss = share if self._loss is None else self._loss + share
         for name in self._terms:
             value = torch.as_tensor(terms[name], device=share.device).detach() / parts
             before = self._term_values.get(name)
             self._term_values[name] = value if before is None else before + value
+        if samples is not None:
+            self._samples.append(samples.detach().reshape(-1))
         self.micro_step += 1
 
     def finish(

@@ -11,16 +11,16 @@ import torch.distributed
 
 from foreshock.admission import open_journal, run_identity
 from foreshock.core.detector import Alarm
-from foreshock.core.starts import STARTED
 from foreshock.core.mirrored import MirroredRun
 from foreshock.core.sink import Sink
+from foreshock.core.starts import STARTED
 from foreshock.durable import RealDisk
 from foreshock.journal import Journal
 from foreshock.mirroring import Limits, Mirroring
 from foreshock.observation import Row
+from foreshock.ranks.exchange import own_index
 from foreshock.replicated import plain_module
 from foreshock.starts import start_of
-from foreshock.ranks.exchange import own_index
 
 _ATTEMPT = 1
 

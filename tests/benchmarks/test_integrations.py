@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.integrations import measure
-from benchmarks.integrations.loops import PACKAGES, loop_of
+from benchmarks.integrations.loops import PACKAGES, STAND_INS, loop_of
 from benchmarks.integrations.loops.plain import LOOP
 from benchmarks.integrations.snippets import lines_changed
 
@@ -20,14 +20,15 @@ def test_lines_are_those_of_the_documentation(name):
     found = lines_changed(name)
     assert 1 < found["added"] < 20
     assert found["removed"] <= 10
-    if name in ("hf", "lightning"):
+    if name in ("hf", "lightning", "torchtitan", "megatron"):
         assert found["added"] <= 3
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_loop_is_whole(name):
-    if importlib.util.find_spec(PACKAGES[name]) is None:
-        pytest.skip(f"{PACKAGES[name]} is not installed")
+    needs = "torchdata" if name in STAND_INS else PACKAGES[name]
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed")
     assert callable(loop_of(name).guarded)
 
 
@@ -49,13 +50,26 @@ def _nudged(batches):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_keys(tmp_path):
+@pytest.mark.parametrize("name", ["plain", "torchtitan"])
+def test_the_command_prints_the_keys(name):
+    if name in STAND_INS:
+        pytest.importorskip("torchdata")
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.integrations", "--json", "--only", "plain",
+        [sys.executable, "-m", "benchmarks.integrations", "--json", "--only", name,
          "--rounds", "1", "--steps", "12"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     (found,) = json.loads(done.stdout)["integrations"].values()
     assert all(found[key] is True for key in ("skip_exact", "rollback_exact", "resume_exact"))
-    assert found["installed"] == torch.__version__
-    assert isinstance(found["overhead_pct"], float)
+    assert found.get("against") == STAND_INS.get(name)
+    if name == "plain":
+        assert found["installed"] == torch.__version__
+    low, high = found["overhead_pct_range"]
+    assert low <= found["overhead_pct"] <= high
+
+
+@pytest.mark.slow
+def test_what_goes_back_by_restarts_is_measured_too(tmp_path):
+    loop = loop_of("megatron")
+    assert measure._skips(loop, tmp_path / "skip")
+    assert measure._rolls_back(loop, tmp_path / "back")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import foreshock
 from foreshock.core.errors import LoopError
 from tests.guard.programs import guarded, loss_of, make, poisoned_stages, recipe, run
 
@@ -126,3 +127,17 @@ def test_misuse_is_told(tmp_path):
             guard.gathered(torch.tensor(1.0))
         with pytest.raises(LoopError):
             guard.update()
+
+
+def test_the_loss_of_each_sample_is_told_of_each_micro_step(tmp_path):
+    training = make()
+    options = {"accumulate": MICRO, "driven": True, "per_sample": True, "max_steps": 3}
+    with guarded(training, tmp_path / "run", **options) as guard:
+        for number, batch in enumerate(guard):
+            share = loss_of(training.model, batch) / MICRO
+            share.backward()
+            guard.gathered(share, samples=torch.tensor([1.0, 2.0 + number]))
+            if number % MICRO:
+                guard.update()
+    seen = foreshock.open(tmp_path / "run").read("loss_largest_sample/global")
+    assert list(seen["loss_largest_sample/global"]) == [3.0, 5.0, 7.0]

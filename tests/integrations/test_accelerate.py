@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 
 import foreshock  # noqa: E402
 from foreshock.core.errors import CapabilityError, ConfigError  # noqa: E402
+from foreshock.core.program import Loss  # noqa: E402
 from foreshock.integrations import accelerate as adapter  # noqa: E402
 from tests.integrations import scenario  # noqa: E402
 from tests.ranks.processes import on_ranks  # noqa: E402
@@ -140,6 +141,19 @@ def test_batches_of_a_step_are_told_apart_as_by_accumulate(tmp_path):
     assert parts[2].scheduler.last_epoch == 2
     seen = foreshock.open(tmp_path / "run").read("loss/global")["loss/global"]
     assert seen == pytest.approx([float(sum(losses[:3])) / 3, float(sum(losses[3:])) / 3])
+
+
+def test_the_loss_of_each_sample_is_seen(tmp_path):
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    parts = prepared(accelerator)
+    told = []
+    with guarded(accelerator, parts, tmp_path / "run", max_steps=2, per_sample=True) as guard:
+        for batch in guard:
+            each = torch.arange(4.0) + len(told)
+            told.append(each)
+            guard.step(Loss(total=parts[0](**batch)["loss"], per_sample=each))
+    seen = foreshock.open(tmp_path / "run").read("loss_largest_sample/global")
+    assert list(seen["loss_largest_sample/global"]) == [4.0, 6.0]
 
 
 def test_a_schedule_that_was_not_prepared_is_stepped_once_a_step(tmp_path):

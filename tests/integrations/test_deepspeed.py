@@ -5,6 +5,7 @@ DeepSpeed compiles a collective of its own at its first start on a machine (minu
 
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -17,7 +18,13 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 from deepspeed.utils import safe_get_full_fp32_param
 
-from foreshock.core.errors import CapabilityError, ConfigError, RunDirError, SnapshotError
+from foreshock.core.errors import (
+    CapabilityError,
+    ConfigError,
+    RunDirError,
+    SnapshotError,
+    Stopped,
+)
 from foreshock.integrations import deepspeed as adapter
 from tests.integrations import scenario
 from tests.ranks.processes import on_ranks
@@ -163,7 +170,7 @@ def test_a_first_step_that_is_skipped_leaves_nothing_behind(tmp_path, stage):
         assert torch.equal(mine, other)
 
 
-def interrupted(run_dir, stage, kill_at=None, leave_at=None):
+def interrupted(run_dir, stage, kill_at=None, leave_at=None, stop_at=None):
     engine = made(stage, dropout=0.1, accumulate=2)
     for seed in random.seed, np.random.seed, torch.manual_seed:
         seed(scenario.SEED + dist.get_rank())
@@ -173,6 +180,8 @@ def interrupted(run_dir, stage, kill_at=None, leave_at=None):
             guard.step(engine(**batch)["loss"])
             if guard.step_number == kill_at:
                 scenario.die()
+            if guard.step_number == stop_at:
+                os.kill(os.getpid(), signal.SIGUSR1)
             if guard.step_number == leave_at:
                 return None
         return guard.digest(), engine.global_steps, engine.skipped_steps
@@ -192,6 +201,15 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_been(tmp_path, stage
     whole = interrupted(tmp_path / "whole", stage)
     call = "from tests.integrations.test_deepspeed import alone_and_killed as go; "
     scenario.killed(f"{call} go({str(tmp_path)!r}, {stage}, 75)")
+    assert interrupted(tmp_path / "run", stage) == whole
+
+
+@pytest.mark.usefixtures("no_handlers")
+@pytest.mark.parametrize("stage", [2, 3])
+def test_asked_to_stop_it_does_and_goes_on(tmp_path, stage):
+    whole = interrupted(tmp_path / "whole", stage)
+    with pytest.raises(Stopped, match="by SIGUSR1 after step 33"):
+        interrupted(tmp_path / "run", stage, stop_at=33)
     assert interrupted(tmp_path / "run", stage) == whole
 
 

@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers")
 from foreshock.core.errors import CapabilityError  # noqa: E402
 from foreshock.core.policy import Policy  # noqa: E402
 from foreshock.data.stream import Stage, Stream  # noqa: E402
+from foreshock.integrations import hf  # noqa: E402
 from foreshock.integrations.hf import ForeshockCallback  # noqa: E402
 from tests.integrations import scenario  # noqa: E402
 from tests.ranks.processes import on_ranks  # noqa: E402
@@ -197,6 +198,32 @@ def test_afterwards_everything_is_as_it_was(tmp_path):
     assert set(vars(guarded.accelerator)) == before
     assert guarded.optimizer.step.__module__ != "foreshock.integrations.hf"
     assert not any(module._forward_hooks for module in guarded.model.modules())
+
+
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = trainer(tmp_path / "out", scenario.model(), scenario.Rows(), max_steps=12).args
+    names = {"transformers": transformers, "args": args, "rows": scenario.Rows()}
+    names["model"] = scenario.model()
+    exec(scenario.example("Hugging Face Trainer"), names)
+    assert names["trainer"].state.global_step == 12
+    assert (tmp_path / "runs/a/decisions.jsonl").exists()
+
+
+def test_one_call_does_both_and_gives_back_what_train_does(tmp_path):
+    guarded = trainer(tmp_path / "out", scenario.model(), scenario.Rows(), max_steps=12)
+    told = hf.train(guarded, tmp_path / "run", recipe=scenario.recipe())
+    assert told.global_step == 12
+    assert (tmp_path / "run/decisions.jsonl").exists()
+
+
+def test_deepspeed_is_refused_before_the_first_step_with_the_reason(tmp_path):
+    """As the Trainer's configuration would have it; nothing of DeepSpeed is needed to say so."""
+    under = trainer(tmp_path / "out", scenario.model(), scenario.Rows())
+    under.is_deepspeed_enabled = True
+    with pytest.raises(CapabilityError, match="DeepSpeed: it makes the update inside backward"):
+        ForeshockCallback(tmp_path / "run").attach(under)
+    assert not (tmp_path / "run").exists()
 
 
 def on_a_rank(rank, world, folder):

@@ -15,6 +15,7 @@ import foreshock  # noqa: E402
 from foreshock.core.errors import CapabilityError, LoopError, RunDirError  # noqa: E402
 from foreshock.core.policy import Policy  # noqa: E402
 from foreshock.integrations.lightning import ForeshockCallback  # noqa: E402
+from foreshock.recipes import Cadence  # noqa: E402
 from tests.integrations import scenario  # noqa: E402
 from tests.ranks.processes import on_ranks  # noqa: E402
 
@@ -211,7 +212,7 @@ def test_a_run_at_its_end_goes_on_when_more_is_asked_for(tmp_path):
     assert seen == [(step, *divmod(step, 6)) for step in range(18)]
 
 
-def interrupted(run_dir, kill_at=None, checkpoint=None):
+def interrupted(run_dir, kill_at=None, checkpoint=None, disk_steps=20):
     """Accumulates over epochs that do not hold whole steps, and validates within them."""
     lightning.seed_everything(scenario.SEED, verbose=False)
 
@@ -220,7 +221,11 @@ def interrupted(run_dir, kill_at=None, checkpoint=None):
             if trainer.global_step == kill_at:
                 scenario.die()
 
-    callback = ForeshockCallback(run_dir, recipe=scenario.recipe())
+    cadence = Cadence(  # goes on from the same step however slow the disk is
+        memory_steps=5, memory_keep=3, disk_steps=disk_steps, disk_keep=3, asynchronous=False
+    )
+    recipe = dataclasses.replace(scenario.recipe(), cadence=cadence)
+    callback = ForeshockCallback(run_dir, recipe=recipe)
     options = {"accumulate_grad_batches": 2, "limit_train_batches": 15, "val_check_interval": 4}
     guarded = trainer(run_dir.parent, callback, Killing(), max_steps=90, **options)
     module = Validated(dropout=0.1)

@@ -19,7 +19,7 @@ NAN_ITERATION = scenario.NAN_AT // scenario.BATCH + 1
 TRAIN_ITERS = 130
 
 
-def start(folder, *, until=None, left_out=None):
+def start(folder, *, until=None, left_out=None, kill_at=None):
     """Start Megatron once, as the launch script does; the exit code, and what it came to."""
     run_dir, saved = folder / "runs/a", folder / "checkpoints"
     words = ["--save", str(saved), "--load", str(saved), "--train-iters", str(TRAIN_ITERS)]
@@ -29,11 +29,17 @@ def start(folder, *, until=None, left_out=None):
     if until is not None:
         megatron.args.train_iters = until
     watch = adapter.watch(run_dir, checkpoints=saved)
+
+    def forward_step(batch, model):
+        if megatron.args.curr_iteration == kill_at:
+            scenario.die()
+        return megatron.forward_step(batch, model)
+
     try:
         if left_out is not None:
             watch.guard._control.limit_gate(0.0, left_out, left_out)
         watch.attach(megatron.optimizer, iteration=lambda: megatron.args.curr_iteration + 1)
-        megatron.train(watch.forward_step(megatron.forward_step))
+        megatron.train(watch.forward_step(forward_step))
     except SystemExit as ended:
         return ended.code, megatron, watch
     finally:
@@ -41,11 +47,11 @@ def start(folder, *, until=None, left_out=None):
     return 0, megatron, watch
 
 
-def run(folder, most=8):
+def run(folder, most=8, **named):
     """Start it again until it ends by itself; the last, how often it went back, what it kept."""
     kept = []
     for restarts in range(most):
-        code, megatron, watch = start(folder)
+        code, megatron, watch = start(folder, **named)
         kept = [one for one in kept if one <= megatron.loaded] + megatron.trained
         if code != adapter.EXIT_CODE:
             return megatron, watch, restarts, kept
@@ -72,6 +78,16 @@ def test_it_skips_goes_back_and_ends_as_megatron_untouched_on_what_survived(tmp_
         assert torch.equal(mine, other)
     kinds = [record["kind"] for record in view_run(RealDisk(), tmp_path / "runs/a").records]
     assert {"plan", "quarantine"} & set(kinds)
+
+
+def test_killed_and_started_again_it_ends_with_the_same_weights(tmp_path):
+    whole = run(tmp_path / "whole")[0]
+    call = "from pathlib import Path; from tests.integrations.test_megatron import run; "
+    scenario.killed(f"{call}run(Path({str(tmp_path / 'killed')!r}), kill_at=75)")
+    again = run(tmp_path / "killed")[0]
+    assert again.loaded > 0
+    for mine, other in zip(*(scenario.weights(one.model) for one in (again, whole)), strict=True):
+        assert torch.equal(mine, other)
 
 
 def test_readings_are_megatrons_own(tmp_path):

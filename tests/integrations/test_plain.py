@@ -1,6 +1,7 @@
 """The user's own loop under the Guard: what every other integration is measured by."""
 
 import functools
+import json
 import random
 from pathlib import Path
 
@@ -26,8 +27,9 @@ def parts(dropout=0.0, several=False):
     return model, optimizers, schedules
 
 
-def guarded(run_dir, *, dropout=0.0, accumulate=1, several=False, **options):
+def guarded(run_dir, *, dropout=0.0, accumulate=1, several=False, wrap=lambda m: m, **options):
     model, optimizer, scheduler = parts(dropout, several)
+    model = wrap(model)
     if not several:
         (optimizer,), (scheduler,) = optimizer, scheduler
     defaults = {"recipe": scenario.recipe(), "max_steps": scenario.STEPS, "clip": scenario.CLIP}
@@ -43,10 +45,11 @@ def guarded(run_dir, *, dropout=0.0, accumulate=1, several=False, **options):
     )
 
 
-def untouched(batches, accumulate=1, several=False):
+def untouched(batches, accumulate=1, several=False, wrap=lambda m: m):
     """The loop of PyTorch's tutorials."""
     rows = scenario.Rows()
-    model, optimizers, schedules = parts(several=several)
+    own, optimizers, schedules = parts(several=several)
+    model = wrap(own)
     share = scenario.BATCH // accumulate
     for batch in batches:
         for start in range(0, scenario.BATCH, share):
@@ -57,8 +60,8 @@ def untouched(batches, accumulate=1, several=False):
         torch.nn.utils.clip_grad_norm_(model.parameters(), scenario.CLIP)
         for one in (*optimizers, *schedules):
             one.step()
-        model.zero_grad()
-    return model
+        own.zero_grad()
+    return own
 
 
 def interrupted(run_dir, kill_at=None, several=False):
@@ -87,6 +90,39 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_been(tmp_path, sever
     call = "from tests.integrations.test_plain import interrupted as go; "
     scenario.killed(f"{call} go({str(tmp_path / 'run')!r}, 75, {several})")
     assert interrupted(tmp_path / "run", several=several) == whole
+
+
+def compiled(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+def test_a_compiled_model_is_the_same_run_as_the_plain_one(tmp_path):
+    """And on what survives it is the compiled loop, untouched."""
+    model, guard = guarded(tmp_path / "run", wrap=compiled)
+    scenario.train(guard, model)
+    assert guard.book.num_rollbacks > 0
+    scenario.check(tmp_path / "run", model._orig_mod, functools.partial(untouched, wrap=compiled))
+
+    def train(name, *parts_of_it):
+        for wrap, last in parts_of_it:
+            torch.manual_seed(scenario.SEED)
+            model, guard = guarded(
+                tmp_path / name, dropout=0.1, wrap=wrap, max_steps=last, resume=None
+            )
+            scenario.train(guard, model)
+        return guard.digest()
+
+    def eager(model):  # computes as if it were not compiled, to the bit
+        return torch.compile(model, backend="eager")
+
+    def plain(model):
+        return model
+
+    expected = train("plain", (plain, 60))
+    assert train("first", (eager, 30), (plain, 60)) == expected
+    assert train("then", (plain, 30), (eager, 60)) == expected
+    record = json.loads((tmp_path / "first/run.json").read_text())
+    assert "Model" in str(record) and "OptimizedModule" not in str(record)
 
 
 def test_what_cannot_be_gated_is_refused_among_several_too(tmp_path):

@@ -1,15 +1,18 @@
 """torchtitan's Trainer under the Guard, by a stand-in of its interface."""
 
+import os
 import random
+import signal
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed._composable import replicate
 from torch.distributed.fsdp import fully_shard
 
-from foreshock.core.errors import CapabilityError
+from foreshock.core.errors import CapabilityError, Stopped
 from foreshock.durable import RealDisk
 from foreshock.integrations import torchtitan as adapter
 from foreshock.run_view import view_run
@@ -80,14 +83,14 @@ def test_without_trouble_its_log_is_that_of_the_trainer(tmp_path):
         assert one[4] == two[4]
 
 
-def interrupted(run_dir, kill_at=None):
+def interrupted(run_dir, kill_at=None, what=scenario.die):
     trainer = Trainer(scenario.order(), dropout=0.1)
     for seed in random.seed, np.random.seed, torch.manual_seed:
         seed(scenario.SEED)
     if kill_at is not None:
         save = trainer.checkpointer.save
         trainer.checkpointer.save = lambda step, **named: (
-            scenario.die() if step == kill_at else save(step, **named)
+            what() if step == kill_at else save(step, **named)
         )
     guarded(trainer, run_dir)
     (digest,) = {
@@ -107,6 +110,14 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_been(tmp_path):
     whole = interrupted(tmp_path / "whole")
     call = "from tests.integrations.test_torchtitan import alone_and_killed as go; "
     scenario.killed(f"{call} go({str(tmp_path)!r}, 75)")
+    assert interrupted(tmp_path / "run") == whole
+
+
+@pytest.mark.usefixtures("no_handlers")
+def test_asked_to_stop_it_does_and_goes_on(tmp_path):
+    whole = interrupted(tmp_path / "whole")
+    with pytest.raises(Stopped, match="by SIGUSR1 after step 75"):
+        interrupted(tmp_path / "run", 75, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     assert interrupted(tmp_path / "run") == whole
 
 
@@ -155,13 +166,18 @@ def sharded(model):
     return model
 
 
-def on_a_rank(rank, world, run_dir):
-    trainer = Trainer(scenario.order(), wrap=sharded)
+def replicated(model):
+    return replicate(model)
+
+
+def on_a_rank(rank, world, run_dir, wrap):
+    trainer = Trainer(scenario.order(), wrap=wrap)
     guarded(trainer, run_dir)
-    check(run_dir, trainer, wrap=sharded)
+    check(run_dir, trainer, wrap=wrap)
     return trainer.step
 
 
 @pytest.mark.slow
-def test_two_processes_with_shards(tmp_path):
-    assert on_ranks(on_a_rank, 2, tmp_path / "run") == [scenario.STEPS] * 2
+@pytest.mark.parametrize("wrap", [sharded, replicated])
+def test_two_processes(tmp_path, wrap):
+    assert on_ranks(on_a_rank, 2, tmp_path / "run", wrap) == [scenario.STEPS] * 2

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
+from tests.integrations import scenario
+
 Untouched = Callable[[list[list[int]]], nn.Module]
 
 
@@ -24,11 +26,17 @@ class Loop:
             own loop.
         interrupted: `(run_dir, kill_at) ->` the digest of the whole state at the end of a run
             with dropout; the process dies as by kill -9 after step `kill_at`, if it is given.
+        survivors: `(run_dir) ->` the rows of each update that counts, in order.
+        steps: of a run through the whole scenario.
+        num_updates: that such a run has at its end; None where it depends on what is set aside.
     """
 
     guarded: Callable[[Path, int], nn.Module]
     untouched: Callable[[Path], Untouched]
     interrupted: Callable[[Path, int | None], str]
+    survivors: Callable[[Path], list[list[int]]] = scenario.survivors
+    steps: int = scenario.STEPS
+    num_updates: int | None = scenario.STEPS - 1
 
 
 PACKAGES = {
@@ -37,8 +45,17 @@ PACKAGES = {
     "accelerate": "accelerate",
     "lightning": "lightning",
     "fabric": "lightning",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "megatron": "megatron-core",
 }
-"""The distribution that each loop needs."""
+"""The distribution whose loop it is."""
+
+STAND_INS = {
+    "torchtitan": "a stand-in written from torchtitan's source of August 2026",
+    "megatron": "a stand-in written from Megatron-LM's source of August 2026",
+}
+"""What is measured in the place of the package itself."""
 
 
 def loop_of(name: str) -> Loop:

@@ -14,6 +14,7 @@ from foreshock.cli import (
     export,
     minimize,
     quarantine,
+    replay,
     report,
     run,
     samples,
@@ -42,6 +43,7 @@ for module in (
     snapshots,
     verify,
     minimize,
+    replay,
     capabilities,
 ):
     cli.command(module.__name__.rpartition(".")[2])(module.command)

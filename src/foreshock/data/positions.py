@@ -25,6 +25,11 @@ class PositionOrder:
 
     total: None = None
 
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Number of batches by source: none is known."""
+        return {}
+
     def locate(self, position: int) -> SampleId:
         """Return the batch at a position.
 

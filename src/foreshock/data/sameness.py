@@ -22,10 +22,12 @@ def met_by_chance(window: Sequence[Key], before: Sequence[Key], sizes: Mapping[s
     """Share of the window that would have been trained before if samples were drawn at random.
 
     It is large where data sets are small: then a sample that comes again says nothing. Of a
-    window before itself, the share that comes twice in it, or more.
+    window before itself, the share that comes twice in it, or more. A source whose size nobody
+    knows has no end.
     """
     known = Counter(source for source, _ in set(before))
-    return sum(known[source] / sizes[source] for source, _ in window) / len(window)
+    shares = (known[source] / sizes[source] for source, _ in window if source in sizes)
+    return sum(shares) / len(window)
 
 
 def seen_before(

@@ -35,9 +35,12 @@ CAPABILITIES = {
     "title": "a loop with Accelerate",
     "packages": ["accelerate"],
     "extra": "hf",
-    "yes": "watch skip rollback quarantine resume stop clip lr accumulate processes",
-    "untested": "fp16 shards",
-    "limited": {"own_loader": "steps are skipped; none is taken back, and nothing is resumed"},
+    "yes": "watch samples skip rollback quarantine resume stop clip lr accumulate processes",
+    "limited": {
+        "fp16": "tried on CPUs with a scaler put in: Accelerate has one on GPUs only",
+        "shards": "FSDP2; tried on CPUs, told to: Accelerate shards on GPUs only",
+        "own_loader": "steps are skipped; none is taken back, and nothing is resumed",
+    },
     "refuses": {
         "DeepSpeed": "it makes the update inside the engine; that is guarded in a loop of your "
         "own, without Accelerate: foreshock.integrations.deepspeed",

@@ -41,14 +41,15 @@ CAPABILITIES = {
     "title": "engines of DeepSpeed, ZeRO stages 0 to 3",
     "packages": ["deepspeed"],
     "extra": "deepspeed",
-    "yes": "skip rollback quarantine resume clip lr accumulate processes",
+    "yes": "samples skip rollback quarantine resume stop clip lr accumulate processes",
     "limited": {
         "watch": "gradients, weights and moments by ZeRO's groups, not by layers",
         "shards": "those of ZeRO, on as many ranks as before",
         "own_loader": "steps are skipped; none is taken back, and nothing is resumed",
     },
-    "no": {"fp16": "the engine keeps the loss scale to itself; use bf16"},
-    "untested": "stop",
+    "no": {
+        "fp16": "the engine keeps the loss scale to itself; use bf16",
+    },
     "refuses": {
         "pipeline engines": "they run forward, backward and update in one call",
         "fp16": "the engine keeps the loss scale to itself; use bf16",

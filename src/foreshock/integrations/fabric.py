@@ -30,9 +30,11 @@ CAPABILITIES = {
     "title": "a loop with Lightning Fabric",
     "packages": ["lightning"],
     "extra": "lightning",
-    "yes": "watch skip rollback quarantine resume stop clip lr accumulate fp16 processes",
+    "yes": "watch samples skip rollback quarantine resume stop clip lr accumulate fp16 processes",
     "limited": {"own_loader": "steps are skipped; none is taken back, and nothing is resumed"},
-    "no": {"shards": "strategies other than one device and DDP were never tried"},
+    "no": {
+        "shards": "strategies other than one device and DDP were never tried",
+    },
     "refuses": {
         "DeepSpeedStrategy": "it makes the update inside the engine, where the Guard cannot come "
         "between",

@@ -38,8 +38,12 @@ CAPABILITIES = {
     "packages": ["transformers", "accelerate"],
     "extra": "hf",
     "yes": "watch skip rollback quarantine resume stop clip lr accumulate processes",
-    "untested": "fp16 shards",
-    "limited": {"own_loader": "with rewind=False steps are skipped; none is taken back or resumed"},
+    "limited": {
+        "fp16": "tried on CPUs with a scaler put in: the Trainer has one on GPUs only",
+        "shards": "FSDP2; tried on CPUs, told to: the Trainer shards on GPUs only",
+        "own_loader": "with rewind=False steps are skipped; none is taken back or resumed",
+    },
+    "no": {"samples": "the model gives the Trainer the mean alone"},
     "refuses": {
         "DeepSpeed": "it makes the update inside backward, where no callback comes between, and "
         "its engine is guarded in a loop of your own alone: foreshock.integrations.deepspeed",
@@ -47,6 +51,8 @@ CAPABILITIES = {
         "DataParallel": "it copies the model at every step; start it with torchrun",
         "LOMO": "it updates inside backward, where no gradient is left to judge",
         "auto_find_batch_size": "it begins anew with other batches; set the batch size",
+        "sample packing by the sampler": "what it packs would be lost, as axolotl's is: set "
+        "sample_packing: false, or rewind=False and a recipe without rollback",
     },
 }
 
@@ -320,6 +326,7 @@ def _check(trainer: Any, *, rewind: bool) -> None:
             "DataParallel": args.n_gpu > 1,
             "LOMO": "lomo" in str(args.optim).lower(),
             "auto_find_batch_size": args.auto_find_batch_size,
+            "sample packing by the sampler": rewind and getattr(args, "sample_packing", False),
         },
     )
     if found := next((what for what, there in known.items() if there), None):

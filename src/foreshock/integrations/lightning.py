@@ -40,7 +40,10 @@ CAPABILITIES = {
     "extra": "lightning",
     "yes": "watch skip rollback quarantine resume stop clip lr accumulate fp16 processes",
     "limited": {"own_loader": "with rewind=False steps are skipped; none is taken back or resumed"},
-    "no": {"shards": "strategies other than one device and DDP were never tried"},
+    "no": {
+        "samples": "training_step gives the Trainer the mean alone",
+        "shards": "strategies other than one device and DDP were never tried",
+    },
     "refuses": {
         "manual optimization": "use foreshock.integrations.fabric, or foreshock.Guard",
         "DeepSpeedStrategy": "its engine updates by itself, and has no adapter under the Trainer",

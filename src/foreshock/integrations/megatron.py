@@ -45,6 +45,7 @@ CAPABILITIES = {
         "own_loader": "the data is Megatron's; iterations are set aside, not rows",
     },
     "no": {
+        "samples": "the loss function gives a sum over tokens",
         "clip": "the setting is Megatron's own",
         "lr": "the setting is Megatron's own",
         "fp16": "its dynamic loss scale moves with every skip",

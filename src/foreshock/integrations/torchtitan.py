@@ -28,14 +28,16 @@ CAPABILITIES = {
     "title": "the Trainer of torchtitan",
     "packages": ["torchtitan"],
     "extra": "torch",
-    "yes": "skip rollback resume stop clip lr accumulate shards",
+    "yes": "skip rollback resume stop clip lr accumulate processes shards",
     "limited": {
         "watch": "tried against a stand-in of the Trainer",
         "quarantine": "by batches of the Trainer's loader, which gives no single rows",
         "own_loader": "the Trainer's goes back",
     },
-    "no": {"fp16": "the Trainer has no scaler"},
-    "untested": "processes",
+    "no": {
+        "samples": "forward_backward_step gives a sum over tokens",
+        "fp16": "the Trainer has no scaler",
+    },
     "refuses": {
         "pipeline, context, expert, tensor parallelism": "never tried; FSDP2 and replicas are",
         "several model parts or optimizers": "a skipped step must skip all",
