@@ -1,0 +1,1 @@
+"""Is the cause told that was injected: an injection matrix, and what it comes to."""
