@@ -99,6 +99,7 @@ L2_IN_ORDER = [
     "determinism",
     "set_aside",
     "incident_case",
+    "levels",
     "scene",
     "scene_of_run",
     "step_comparison",

@@ -184,6 +184,11 @@ class Replay:
         """Series that are not watched yet in the state as it is, with the steps still needed."""
         return self._monitor.not_ready()
 
+    def history(self, series: str, num: int) -> list[float]:
+        """The last readings of a series before the state as it is, as its watch holds them; at
+        most so many, and none where it is not measured."""
+        return [float(one) for one in self._monitor.timeline.values(series)[-num:]]
+
     def captured(self, part: str) -> Any:
         """The state of a part (`model`, `optimizer`, …) as it is; tensors may be the live ones."""
         return self._parts[part].capture()

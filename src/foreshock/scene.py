@@ -11,6 +11,7 @@ from foreshock.core.experiment import Experiment, Result
 from foreshock.core.names import GRAD_NORM, LOSS, series_name
 from foreshock.data.findings import batch_findings
 from foreshock.incident_case import IncidentCase, Recorded
+from foreshock.levels import Levels
 from foreshock.recipes import Recipe
 from foreshock.replaying import MicroBatches, Replay
 from foreshock.snapshots.parts import GlobalRandomPart, clone_tree
@@ -49,7 +50,9 @@ class Scene:
 
     "It comes back" means here: so many steps raise alarms of the incident's own detectors on
     the incident's own series that it is a third of what the run had, and not chance at the
-    rate at which the run has them anyway; or a loss, gradient or weight is not finite.
+    rate at which the run has them anyway; or a loss, gradient or weight is not finite; or the
+    loss, or else a series of the incident's own, stands off the level of healthy steps before
+    the state for as long as it did in the run (a detector takes a lasting level for healthy).
 
     Args:
         replay: at the clean state, unless `clean` names another; able to hold `STATES` states.
@@ -130,6 +133,8 @@ class Scene:
         flat = [one for step in [*reversed(self.lead)] for micro in step for one in micro]
         self.past = [*flat, *past][:_MAX_PAST]
         self._note_usual()
+        window = range(self.onset_step, self.onset_step + len(self.steps))
+        self._levels = Levels(replay, self.recorded, alarmed, window)
 
     # ---- states -------------------------------------------------------------------------
 
@@ -240,6 +245,8 @@ class Scene:
         """
         rest = self.of_past(SETTLE_STEPS) if settle else []
         self._go(state)
+        if state == self.older:
+            self._levels.note_older()
         try:
             first = self.replay.step + 1
             with nullcontext() if change is None else change(self.replay):
@@ -248,6 +255,8 @@ class Scene:
             trained = range(first, first + seen.num_steps)
             losses = [self.replay.losses.get(step, float("nan")) for step in trained]
             norms = self.values(_NORM, trained)
+            judged, older = trained[: len(batches)], state == self.older
+            shifted = self._levels.again(lambda one: self.values(one, judged), on_older=older)
         finally:
             self._go(state)
         loss, norm = self._usual
@@ -259,6 +268,7 @@ class Scene:
             norms=tuple(norms),
             excess_loss=largest(losses) - loss,
             excess_norm=largest(norms) / norm if norm else float("nan"),
+            shifted=shifted,
         )
 
     def comes_back(self, trial: Trial, *, without: Trial | None = None) -> bool:
@@ -274,7 +284,7 @@ class Scene:
         """
         if without is not None and without.broken:
             raise NoResultError("with that changed, healthy data breaks a healthy state too")
-        if trial.broken:
+        if trial.broken or (trial.shifted and not (without and without.shifted)):
             return True
         num = len(trial.alarmed) - (0 if without is None else len(without.alarmed))
         most = _CHANCE if self.least > 1 else _CHANCE_OF_ONE
@@ -297,7 +307,10 @@ class Scene:
             return True, trial
         if not controlled:
             return False, trial
-        without = self.comes(self.of_past(len(arena.steps)), self.before, change)
+        harmless = self.of_past(len(arena.steps))
+        if self.comes_back(self.comes(harmless, self.before)):
+            return False, trial  # it comes whatever the data: what the change adds is not seen
+        without = self.comes(harmless, self.before, change)
         return not self.comes_back(trial, without=without), trial
 
     @property

@@ -26,6 +26,7 @@ cannot move a cause of 90 % by more than a few per cent."""
 _CONTROL: Final = "earlier_state"
 _BLAMED: Final = 0.1
 _FLOOR: Final = 1e-9
+_LONGEST: Final = 300
 
 PRESETS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -304,6 +305,8 @@ def _run(experiment: Experiment, scene: Scene) -> tuple[Result | None, str]:
         result = experiment.run(scene)
     except (NoResultError, BudgetSpentError) as error:
         return None, str(error)
+    except (RuntimeError, TypeError) as error:  # of the program, computing in another way
+        return None, f"the program cannot be trained so: {type(error).__name__}: {error}"[:_LONGEST]
     return dataclasses.replace(result, num_steps=scene.steps_trained - begun), ""
 
 

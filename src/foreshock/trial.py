@@ -37,6 +37,7 @@ class Trial(NamedTuple):
         norms: of their gradients; empty where they are not measured.
         excess_loss: the largest loss over the median of the losses before the onset.
         excess_norm: likewise the ratio of gradient norms.
+        shifted: a series that stands as far off, and for as long, as in the incident; "" if none.
     """
 
     alarmed: frozenset[int]
@@ -46,13 +47,15 @@ class Trial(NamedTuple):
     norms: tuple[float, ...]
     excess_loss: float
     excess_norm: float
+    shifted: str = ""
 
     @property
     def said(self) -> str:
         """What was seen, in words."""
         count = f"{len(self.alarmed)} of {self.num_steps} steps alarmed"
         loss = f"largest loss {self.excess_loss:+.3g} from the usual"
-        return f"{count}{', a value was not finite' if self.broken else ''}, {loss}"
+        more = f", {self.shifted} off as in the incident" if self.shifted else ""
+        return f"{count}{', a value was not finite' if self.broken else ''}, {loss}{more}"
 
     @property
     def figures(self) -> dict[str, float]:

@@ -68,5 +68,5 @@ def test_every_plan_but_the_last_did_not_help(outcome: str | None, last: bool | 
 
 @pytest.mark.parametrize("damage", [{"package": ["torch"]}, {"package": {"torch": 3}}])
 def test_a_record_that_no_run_writes_is_refused(damage: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="torch|expected"):
+    with pytest.raises(ValueError, match=r"torch|expected"):
         start_of_record(started(0, **damage))

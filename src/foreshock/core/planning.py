@@ -129,8 +129,11 @@ class Draft:
 
     def _same_state(self, rung: Rung) -> bool:
         """Whether another try may go back to the state that has failed, with more set aside."""
-        data = self.data_suspect and self.now.diagnosis.top.data_may_be_at_fault
-        return data and not rung.further_back
+        diagnosis = self.now.diagnosis
+        top = diagnosis.top
+        # Causes of the data are several, and share what one of them would have.
+        data = top.data_may_be_at_fault or diagnosis.data_suspicion >= top.probability
+        return self.data_suspect and data and not rung.further_back
 
 
 def draw_up(name: str, rung: Rung, draft: Draft, target: SnapshotRef | None) -> Plan:

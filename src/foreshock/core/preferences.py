@@ -21,7 +21,7 @@ PREFERENCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "data_batch": _DATA,
         "repeated_text": _DATA,
         "data_order": _DATA,
-        "data_mix_change": ("skip", "rollback", "lower_lr"),
+        "data_mix_change": ("skip", "rollback", "rollback", "rollback", "lower_lr"),
         "lr_too_high": _RATE,
         "schedule_lost": _RATE,
         "warmup_too_short": ("skip", "lower_lr", "lower_lr", "lower_lr"),

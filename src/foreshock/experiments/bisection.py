@@ -7,6 +7,7 @@ from typing import ClassVar, Final, final
 from foreshock.core.bisection import isolate
 from foreshock.core.experiment import Experiment, Result
 from foreshock.scene import Scene
+from foreshock.trial import NoResultError
 
 _FEW: Final = 0.25
 _SHOWN: Final = 8
@@ -42,6 +43,8 @@ class Bisection(Experiment):
 
     def run(self, scene: Scene) -> Result:
         arena = scene.need_arena()
+        if not arena.trial.broken and len(arena.trial.alarmed) < scene.least:
+            raise NoResultError("what comes back is a level, and too few alarms to search by")
         window = scene.window(arena)
         num, without = len(window.items), 0
 

@@ -24,6 +24,8 @@ from foreshock.core.stats import MAD_TO_SD
 from foreshock.core.symptom import Look, Symptom
 
 _LEAST_GROUPS = 4
+_REACH_STEPS = 20
+"""After the onset: later some part leaves its range by chance."""
 _LARGEST = 20
 """Steps with the embedding's largest shares, in which those of the others are looked at."""
 
@@ -151,7 +153,7 @@ class Groups(Look):
         )
 
     def _first_out(self, case: Case, name: str, past: Past, signal: str) -> int | None:
-        steps, values = finite_in(case, name, case.onset_step)
+        steps, values = finite_in(case, name, case.onset_step, case.onset_step + _REACH_STEPS)
         if signal == PARAM_NORM.name:
             out = np.abs(past.deviations(values)) >= self.z
         elif past.baseline > 0:

@@ -24,6 +24,10 @@ _LARGE_ENOUGH = 0.45
 """Degree at which a loss that moved alone begins to say that it is one of the log: with it and
 the usual 6 %, nothing is said of who expects it in nine of ten episodes."""
 _ONCE = 3
+_FEW = 6
+_TOGETHER_STEPS = 5
+_SAME_FACTOR = (math.log(1.3), math.log(1.8))
+"""A gradient norm of few steps is known to a third or so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,9 @@ class Metric(Look):
     factor, with the same relative noise, to the last of at least five readings. A whole factor
     (or one over it) and a power of two count in full, since ranks, micro-steps and loss scales
     come in such numbers; others half.
+    `scaled_together`: at once loss and gradient norm are what they were before times one and the
+    same factor, as they are if the loss is summed where it was averaged; data and states that are
+    new to the model move the gradient by far more than the loss.
     `exact_value`: a loss of exactly 0.0, that was not near 0 before, or a gradient norm of exactly
     1.0 several times in a row, that was not before.
 
@@ -56,7 +63,12 @@ class Metric(Look):
 
     name: ClassVar[str] = "metric"
     usual: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"only_the_metric": 0.02, "constant_factor": 0.08, "exact_value": 0.03}
+        {
+            "only_the_metric": 0.02,
+            "constant_factor": 0.08,
+            "exact_value": 0.03,
+            "scaled_together": 0.03,
+        }
     )
     z: float = 12.0
     size: float = 0.5
@@ -67,6 +79,7 @@ class Metric(Look):
         found = [one for name in (_LOSS, _NORM) if (one := self._factor(case, name)) is not None]
         if found:
             yield max(found, key=lambda one: one.degree)
+        yield from self._together(case)
         exact = [one for one in (_zero_loss(case), _norm_of_one(case)) if one is not None]
         if exact:
             yield max(exact, key=lambda one: one.degree)
@@ -110,6 +123,26 @@ class Metric(Look):
             readings=loss + norm,
         )
 
+    def _together(self, case: Case) -> Iterator[Symptom]:
+        factors: list[float] = []
+        for name in (_LOSS, _NORM):
+            past = past_of(case, name)
+            values = finite_in(case, name, case.onset_step, case.onset_step + _TOGETHER_STEPS)[1]
+            if past is None or past.baseline <= 0 or len(values) < 2 or values.min() <= 0:
+                return
+            factors.append(float(np.exp(np.median(np.log(past.ratios(values))))))
+        loss, norm = factors
+        large = graded_ratio(max(loss, 1 / loss), math.sqrt(self.factor), self.factor)
+        same = 1 - graded(abs(math.log(norm / loss)), *_SAME_FACTOR)
+        step = case.onset_step
+        yield Symptom(
+            name="scaled_together",
+            degree=large * same,
+            statement=f"from step {step} on the loss was {loss:.3g} times, the gradient norm "
+            f"{norm:.3g} times its median before",
+            readings=reading_at(case, _LOSS, step) + reading_at(case, _NORM, step),
+        )
+
     def _stirred(self, case: Case, name: str, steps: list[int]) -> float:
         """How clearly a series left its range, up or down, in any of these steps."""
         past = past_of(case, name)
@@ -123,7 +156,11 @@ class Metric(Look):
             far = np.diff(far, prepend=far[0])
             far -= np.median(far)
         seen = far[np.isin(at, steps)]
-        return graded(float(np.abs(seen).max()), *_MOVED_Z) if len(seen) else 0.0
+        if not len(seen):
+            return 0.0
+        # Of many steps one or two are far out by chance.
+        size = np.quantile(np.abs(seen), 0.75) if len(seen) > _FEW else np.abs(seen).max()
+        return graded(float(size), *_MOVED_Z)
 
     def _factor(self, case: Case, name: str) -> Symptom | None:
         past = past_of(case, name)

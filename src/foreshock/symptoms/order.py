@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from foreshock.core.case import Case
+from foreshock.core.case import Case, Jump
 from foreshock.core.looking import first_broken, graded, graded_ratio, past_of
 from foreshock.core.reading import Reading
 from foreshock.core.symptom import Look, Symptom
@@ -55,6 +55,7 @@ class Order(Look):
         gradient_ratio: 1.5 times its median too: gradient norms have long tails.
         update_ratio: 3 times its median.
         lead_steps: 20; a baseline of 50 steps stands as long as less than half is moved.
+        reach_steps: after the onset, in which a series that raised no alarm is looked at.
     """
 
     name: ClassVar[str] = "order"
@@ -70,6 +71,7 @@ class Order(Look):
     gradient_ratio: float = 1.5
     update_ratio: float = 3.0
     lead_steps: int = 20
+    reach_steps: int = 20
 
     def look(self, case: Case) -> Iterable[Symptom]:
         votes = [[self._moved(case, place, vote) for place in range(3)] for vote in _VOTES]
@@ -96,13 +98,22 @@ class Order(Look):
             return -np.inf, self.update_ratio * scale
         return self.z * scale, (self.gradient_ratio * scale if place else -np.inf)
 
+    def _last_step(self, case: Case, series: str) -> int | None:
+        """Up to where it is looked at; to the end where the series raised alarms of its own.
+
+        In a hundred steps a gradient norm that is well leaves its range now and then.
+        """
+        alarmed = (one.series == series for one in (*case.alarms, *case.advisories))
+        return None if any(alarmed) else case.onset_step + self.reach_steps
+
     def _degree(self, case: Case, place: int) -> float | None:
         """To which degree a series moved at all; None where that was not measured."""
         series = _SERIES[place]
         if first_broken(case, series) is not None:
             return 1.0
         past = past_of(case, series)
-        values = case.timeline.values(series, case.onset_step, None)
+        last = self._last_step(case, series)
+        values = case.timeline.values(series, case.onset_step, last)
         values = values[~np.isnan(values)]
         if past is None or len(values) == 0:
             return None
@@ -137,7 +148,7 @@ class Order(Look):
                 statement=f"{words} was {ratio:.3g} times its median at step {step}",
                 readings=tuple(case.timeline.readings(series, step, step)),
             )
-        peak = case.peak(series)
+        peak = self._peak(case, series)
         if peak is None:
             return Symptom(name=name, degree=degree, statement=f"{words} raised an alarm")
         verb = "rose to" if degree >= 0.5 else "never exceeded"
@@ -149,12 +160,23 @@ class Order(Look):
             readings=peak.readings,
         )
 
+    def _peak(self, case: Case, series: str) -> Jump | None:
+        """The largest jump of a series where it is looked at."""
+        last = self._last_step(case, series)
+        steps = case.timeline.steps_of(series, case.onset_step, last)
+        values = case.timeline.values(series, case.onset_step, last)
+        if not np.isfinite(values).any():
+            return None
+        row = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
+        return case.jump(series, int(steps[row]))
+
     def _moved(self, case: Case, place: int, scale: float) -> _Moved | None:
         """Where a series moved at thresholds times `scale`; None if it is not measured."""
         series, onset = _SERIES[place], case.onset_step
         broken, past = first_broken(case, series), past_of(case, series)
-        steps = case.timeline.steps_of(series, onset - self.lead_steps, None)
-        values = case.timeline.values(series, onset - self.lead_steps, None)
+        last = self._last_step(case, series)
+        steps = case.timeline.steps_of(series, onset - self.lead_steps, last)
+        values = case.timeline.values(series, onset - self.lead_steps, last)
         if len(steps) == 0 or steps[-1] < onset or (past is None and broken is None):
             return None
         after = partial(_earliest, case, series, place)

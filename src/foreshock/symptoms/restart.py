@@ -27,7 +27,8 @@ _NAMED = 3
 class Restart(Look):
     """Starts of the process before the onset, and what was not as at the start before.
 
-    `after_start`: the onset lies within `near_steps` of a start that is not the first. The
+    `after_start`: the onset lies within `at_once_steps` of a start that is not the first; the later
+    it is, up to twice `near_steps`, the less that says. The
     others: something of that kind changed at a start before the onset, the less the longer ago.
     Nothing is told where starts are not known, as of a printed log.
 
@@ -37,6 +38,7 @@ class Restart(Look):
     ids of jobs) are the most common, the data and the packages the least.
 
     Args:
+        at_once_steps: lost moments show within 6 steps (experiments); a clear yes.
         near_steps: our choice, because lost moments show within 6 steps, a lost schedule within
             60 and a lost data order as long as it lasts (experiments); twice as many are a
             clear no.
@@ -56,6 +58,7 @@ class Restart(Look):
             "world_changed": 0.05,
         }
     )
+    at_once_steps: int = 6
     near_steps: int = 50
     far_steps: int = 500
 
@@ -66,7 +69,7 @@ class Restart(Look):
         if later:
             since = case.onset_step - later[-1]
             said = f"the onset is step {since} after the start at step {later[-1]}"
-            degree = graded(since, 2 * self.near_steps, self.near_steps)
+            degree = graded(since, 2 * self.near_steps, self.at_once_steps)
         else:
             said, degree = "the process had not been started anew before the onset", 0.0
         yield Symptom(name="after_start", degree=degree, statement=said)

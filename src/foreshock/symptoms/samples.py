@@ -59,10 +59,10 @@ class Samples(Look):
     name: ClassVar[str] = "samples"
     usual: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
-            "samples_differ": 0.25,
-            "samples_repeat": 0.08,
-            "samples_alike": 0.05,
-            "new_source": 0.06,
+            "samples_differ": 0.05,
+            "samples_repeat": 0.03,
+            "samples_alike": 0.03,
+            "new_source": 0.03,
             "samples_seen_before": 0.02,
             "labels_masked": 0.02,
             "few_samples_carry_the_loss": 0.25,

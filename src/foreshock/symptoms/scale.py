@@ -136,6 +136,10 @@ def _formats(case: Case, scale: NDArray[np.float64]) -> Iterable[Symptom]:
         said = "the loss is scaled, as under fp16" + (f" (precision: {told})" if words else "")
     elif low or full:
         said = f"the run computes in {told}"
+    elif case.facts.get("has_scaler") is False:
+        said = "no loss scaler is in use"  # fp16 without one is rare; bf16 needs none
+        yield Symptom(name="runs_in_fp16", degree=0.0, statement=said)
+        return
     else:
         return
     yield Symptom(name="runs_in_fp16", degree=float(fp16), statement=said.rstrip("."))
