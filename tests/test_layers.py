@@ -103,6 +103,7 @@ L2_IN_ORDER = [
     "scene",
     "scene_of_run",
     "step_comparison",
+    "experiment_choice",
     "settling",
     "replays",
     "minimal",

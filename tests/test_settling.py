@@ -13,10 +13,10 @@ from foreshock.core.cause import Candidate, Cause, Diagnosis
 from foreshock.core.errors import ConfigError, RunDirError
 from foreshock.core.experiment import Experiment, Result
 from foreshock.durable import RealDisk
+from foreshock.experiment_choice import LEAST_NATS
 from foreshock.replays import read_replay, replay_path, write_replay
 from foreshock.settling import (
     ENOUGH,
-    LEAST_NATS,
     PRESETS,
     Settlement,
     by_diagnosis,
@@ -33,6 +33,7 @@ class FakeScene:
 
     num_steps = 10
     exact = True
+    is_advisory = False
 
     def __init__(self) -> None:
         self.steps_trained = 0

@@ -1,21 +1,23 @@
 """Levels at which series stand in an incident, and whether they do again: no detector needed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from foreshock.core.names import LOSS, series_name
+from foreshock.core.names import LOSS, LR, UPDATE_NORM, UPDATE_RATIO, series_name, split_series
 from foreshock.incident_case import Recorded
 from foreshock.replaying import Replay
+from foreshock.trial import is_close
 from foreshock.window import Alarmed
 
 CONTROL_STEPS: Final = 32
 """Healthy steps before a state, against which the level of what is trained on it is held."""
 
 _LOSS: Final = series_name(LOSS.name)
+_OF_THE_RATE: Final = frozenset(one.name for one in (LR, UPDATE_NORM, UPDATE_RATIO))
 _LEVEL_Z: Final = 6.0
-_LEVEL_SHARE: Final = 1 / 3
+_LEAST_SHARE: Final = 1 / 3
 _HALF: Final = 0.5
 _FEW: Final = 3
 _FEWEST_CONTROL: Final = 8
@@ -30,15 +32,17 @@ class Level(NamedTuple):
         series: its name.
         sign: 1 above, -1 below.
         share: of the incident's steps in which it does.
+        height: median distance of those from the healthy median.
     """
 
     series: str
     sign: int
     share: float
+    height: float
 
 
-def stands_off(values: Sequence[float], control: Sequence[float], sign: int) -> list[bool]:
-    """Of each value, whether it lies six robust deviations off a healthy level.
+def stands_off(values: Sequence[float], control: Sequence[float], sign: int) -> list[float]:
+    """Of each value how far it is off a healthy level, 0 within six robust deviations.
 
     The deviation is that of the control about its median, or by how much the control itself
     drifts from its first half to its second, if that is more.
@@ -50,14 +54,13 @@ def stands_off(values: Sequence[float], control: Sequence[float], sign: int) -> 
     """
     healthy = np.array([one for one in control if np.isfinite(one)])
     if len(healthy) < _FEWEST_CONTROL:
-        return [False] * len(values)
+        return [0.0] * len(values)
     middle, half = float(np.median(healthy)), len(healthy) // 2
     spread = 1.4826 * float(np.median(np.abs(healthy - middle)))
     drift = abs(float(np.median(healthy[half:]) - np.median(healthy[:half])))
     scale = max(spread, drift, _FLOOR * abs(middle), 1e-30)
-    with np.errstate(all="ignore"):
-        z = sign * (np.asarray(values, dtype=float) - middle) / scale
-    return (z > _LEVEL_Z).tolist()
+    off = [sign * (value - middle) for value in values]
+    return [one if one > _LEVEL_Z * scale else 0.0 for one in off]
 
 
 def level_of(series: str, values: Sequence[float], control: Sequence[float]) -> Level | None:
@@ -68,26 +71,32 @@ def level_of(series: str, values: Sequence[float], control: Sequence[float]) -> 
     """
     for sign in (1, -1):
         off = stands_off(values, control, sign)
-        lasts = 2 * sum(off[len(off) // 2 :]) >= len(off) - len(off) // 2
-        if sum(off) >= max(_FEW, _LEVEL_SHARE * len(off)) and lasts:
-            return Level(series, sign, sum(off) / len(off))
+        num, last = _count(off), off[len(off) // 2 :]
+        if num >= max(_FEW, _LEAST_SHARE * len(off)) and _count(last) >= _HALF * len(last):
+            height = float(np.median([one for one in off if one > 0]))
+            return Level(series, sign, num / len(off), height)
     return None
 
 
 def is_at(level: Level, values: Sequence[float], control: Sequence[float]) -> bool:
-    """Whether a series stands off again as in the incident: in half as large a share of the
-    steps at least, in three at least, and still so in the last half of them."""
-    off = stands_off(values, control, level.sign)
-    last = off[len(off) // 2 :]
-    wanted = _HALF * level.share
-    return sum(off) >= max(_FEW, wanted * len(off)) and sum(last) >= wanted * len(last) > 0
+    """Whether a series stands off again as in the incident: by a third as much, in half as large a
+    share of the steps, in three at least, and still so in the last half of them."""
+    found = stands_off(values, control, level.sign)
+    off = [one if one >= _LEAST_SHARE * level.height else 0.0 for one in found]
+    last, wanted = off[len(off) // 2 :], _HALF * level.share
+    return _count(off) >= max(_FEW, wanted * len(off)) and _count(last) >= wanted * len(last)
+
+
+def _count(off: Sequence[float]) -> int:
+    return sum(one > 0 for one in off)
 
 
 @final
 class Levels:
     """Whether what stands off its healthy level in a run does so again when trained again.
 
-    The loss alone is looked at if it is such a series, else those of the incident's alarms. Steps
+    The loss alone is looked at if it is such a series, else those of the incident's alarms; not
+    the rate, nor what goes with it, which is a setting more than a trouble. Steps
     are held against the readings that a snapshot holds of the steps before it: those of a replayed
     lead are no control, because what is wrong with the program is in them too.
 
@@ -102,7 +111,8 @@ class Levels:
         self, replay: Replay, recorded: Recorded, alarmed: Alarmed, steps: Sequence[int]
     ) -> None:
         self._replay = replay
-        self._series = sorted({_LOSS, *(series for _, series in alarmed)})
+        own = {series for _, series in alarmed if split_series(series)[0] not in _OF_THE_RATE}
+        self._series = sorted({_LOSS, *own})
         self._clean = self._now()
         self._older: dict[str, list[float]] = {}
         self.known: list[Level] = []
@@ -136,3 +146,25 @@ class Levels:
 
     def _now(self) -> dict[str, list[float]]:
         return {name: self._replay.history(name, CONTROL_STEPS) for name in self._series}
+
+
+def differing(replay: Replay, recorded: Recorded, step: int) -> list[str] | None:
+    """Series that the run measured otherwise in a step, in order; None where unknown."""
+    if step not in recorded.rows or step not in replay.rows:
+        return None
+    return recorded.differing(step, replay.rows[step][1], replay.series)
+
+
+def compared(
+    replay: Replay, recorded: Recorded, steps: Iterable[int]
+) -> tuple[bool | None, bool | None]:
+    """Whether replayed steps are the run's bit by bit, and whether their losses are within a tenth
+    of their noise; None where nothing is known."""
+    steps = list(steps)
+    found = [differing(replay, recorded, step) for step in steps]
+    known = [one for one in found if one is not None]
+    exact = all(not one for one in known) if known else None
+    told, here = recorded.values(_LOSS), replay.losses
+    both = [one for one in steps if one in told and one in here]
+    close = is_close([told[one] for one in both], [here[one] for one in both])
+    return exact, exact if close is None else close

@@ -11,7 +11,7 @@ from foreshock.core.experiment import Experiment, Result
 from foreshock.core.names import GRAD_NORM, LOSS, series_name
 from foreshock.data.findings import batch_findings
 from foreshock.incident_case import IncidentCase, Recorded
-from foreshock.levels import Levels
+from foreshock.levels import Levels, compared, differing
 from foreshock.recipes import Recipe
 from foreshock.replaying import MicroBatches, Replay
 from foreshock.snapshots.parts import GlobalRandomPart, clone_tree
@@ -21,8 +21,7 @@ from foreshock.trial import (
     Change,
     NoResultError,
     Trial,
-    chance,
-    is_close,
+    is_back,
     largest,
     median,
 )
@@ -33,8 +32,6 @@ STATES: Final = 8
 
 _CLEAN, _BEFORE, _ALARM = "clean", "before the onset", "before the first alarm"
 _LEAST_SHARE: Final = 3
-_CHANCE: Final = 0.01
-_CHANCE_OF_ONE: Final = 0.15
 _LOSS: Final = series_name(LOSS.name)
 _NORM: Final = series_name(GRAD_NORM.name)
 _NO_ARENA: Final = "the trouble comes in no replay, so that there is nothing to change about it"
@@ -272,23 +269,13 @@ class Scene:
         )
 
     def comes_back(self, trial: Trial, *, without: Trial | None = None) -> bool:
-        """Whether the incident is back in a trial.
-
-        Args:
-            trial: what was seen.
-            without: what was seen with the same change in force where no trouble can be: its
-                alarmed steps do not count.
+        """Whether the incident is back in a trial; what is in `without` too, where the same change
+        was in force and no trouble can be, does not count.
 
         Raises:
             NoResultError: what was changed makes trouble of its own.
         """
-        if without is not None and without.broken:
-            raise NoResultError("with that changed, healthy data breaks a healthy state too")
-        if trial.broken or (trial.shifted and not (without and without.shifted)):
-            return True
-        num = len(trial.alarmed) - (0 if without is None else len(without.alarmed))
-        most = _CHANCE if self.least > 1 else _CHANCE_OF_ONE
-        return num >= self.least and chance(num, trial.num_steps, self._usual_rate) <= most
+        return is_back(trial, without, least=self.least, usual_rate=self._usual_rate)
 
     def cures(self, change: Change, *, controlled: bool = False) -> tuple[bool, Trial]:
         """Whether the trouble stays away with something changed, where it comes without.
@@ -312,6 +299,12 @@ class Scene:
             return False, trial  # it comes whatever the data: what the change adds is not seen
         without = self.comes(harmless, self.before, change)
         return not self.comes_back(trial, without=without), trial
+
+    @property
+    def is_advisory(self) -> bool:
+        """Whether all of its alarms are advisory: they open no episode, in a replay either."""
+        advisory = {one.name for one in self.recipe.detectors if one.advisory}
+        return {detector for detector, _ in self.alarmed} <= advisory
 
     @property
     def nothing_to_cure(self) -> str:
@@ -395,18 +388,10 @@ class Scene:
         self._usual = (usual[0], usual[1])
 
     def _compare_lead(self) -> None:
-        steps = range(self.onset_step - len(self.lead), self.onset_step)
         self._note_usual()
-        differing = [self.differs_from_run(step) for step in steps]
-        known = [one for one in differing if one is not None]
-        self.exact = all(not one for one in known) if known else None
-        told, found = self.recorded.values(_LOSS), self.replay.losses
-        both = [one for one in steps if one in told and one in found]
-        close = is_close([told[one] for one in both], [found[one] for one in both])
-        self.is_close = self.exact if close is None else close
+        steps = range(self.onset_step - len(self.lead), self.onset_step)
+        self.exact, self.is_close = compared(self.replay, self.recorded, steps)
 
     def differs_from_run(self, step: int) -> list[str] | None:
         """Series that the run measured otherwise in a step, in order; None where unknown."""
-        if step not in self.recorded.rows or step not in self.replay.rows:
-            return None
-        return self.recorded.differing(step, self.replay.rows[step][1], self.replay.series)
+        return differing(self.replay, self.recorded, step)

@@ -11,27 +11,27 @@ from foreshock.catalog import make, members
 from foreshock.core.case import Case
 from foreshock.core.cause import Candidate, Cause, Diagnosis, diagnose
 from foreshock.core.errors import ConfigError
-from foreshock.core.experiment import Experiment, Result, information
+from foreshock.core.experiment import Experiment, Result, Tables
 from foreshock.core.timeline import Timeline
+from foreshock.experiment_choice import CONTROL, expected_nats, next_of
 from foreshock.recipes import Recipe
 from foreshock.scene import Scene
 from foreshock.trial import BudgetSpentError, NoResultError
 
 ENOUGH: Final = 0.9
 """Probability from which on the likeliest cause counts as settled."""
-LEAST_NATS: Final = 0.02
-"""What the next experiment must be expected to tell to be worth its steps. Our choice: less
-cannot move a cause of 90 % by more than a few per cent."""
-
-_CONTROL: Final = "earlier_state"
-_BLAMED: Final = 0.1
+_ONLY_ADVISORY: Final = (
+    "only advisory alarms were raised: they open no episode, in a replay either, so that none "
+    "could tell whether the trouble comes back"
+)
 _FLOOR: Final = 1e-9
 _LONGEST: Final = 300
 
 PRESETS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "batch": (
-            _CONTROL,
+            CONTROL,
+            "clean_control",
             "replay",
             "other_batch",
             "other_split",
@@ -160,9 +160,11 @@ def settle(
 ) -> Settlement:
     """Run the most telling experiment for its steps, again and again, until the cause is settled.
 
-    Where data is blamed (10 % or more, in all), PaLM's control comes before anything else. It
+    Where data is blamed (10 % or more, in all), PaLM's control comes before anything else. What
+    an experiment is expected to tell is halved for each one like it that has told something. It
     ends when the likeliest cause has 90 % and no experiment is expected to tell 0.02 nats, when
     none is left, or when the budget is spent; one that is not finished by then tells nothing.
+    Where only advisory alarms were raised nothing is run: no replay could tell.
 
     Args:
         scene: the incident.
@@ -186,11 +188,14 @@ def settle(
     scene.is_spent = is_spent
     refused: dict[str, str] = {}
     while True:
+        if scene.is_advisory:
+            why, left = _ONLY_ADVISORY, list[Experiment]()
+            break
         if is_spent():
             why = "the budget is spent"
             break
         left = [one for one in left if not _is_refused(one, scene, refused)]
-        chosen = _next(left, scene, now, tables, in_order=in_order)
+        chosen = next(iter(left), None) if in_order else next_of(left, results, now, tables)
         if chosen is None:
             why = _why_ended(left, now)
             break
@@ -220,7 +225,7 @@ def settle(
         before=first,
         after=now,
         told=tuple(told),
-        still_open=_still_open(left, scene, now, tables),
+        still_open=_still_open(left, results, scene, now, tables),
         is_settled=_is_sure(now),
         why=why,
         num_steps=scene.steps_trained,
@@ -316,34 +321,6 @@ def _is_refused(experiment: Experiment, scene: Scene, refused: dict[str, str]) -
     return bool(why)
 
 
-def _next(
-    left: Sequence[Experiment],
-    scene: Scene,
-    now: Diagnosis,
-    tables: Mapping[str, Mapping[str, Mapping[str, float]]],
-    *,
-    in_order: bool,
-) -> Experiment | None:
-    """What to make next; None if nothing is worth it."""
-    if in_order or not left:
-        return left[0] if left else None
-    control = [one for one in left if one.name == _CONTROL]
-    if control and now.data_suspicion >= _BLAMED:
-        return control[0]
-    worth = {one.name: _nats(one, now, tables) for one in left}
-    best = max(left, key=lambda one: worth[one.name] / one.windows)
-    if worth[best.name] >= LEAST_NATS:
-        return best
-    telling = [one for one in left if worth[one.name] >= LEAST_NATS]
-    return max(telling, key=lambda one: worth[one.name] / one.windows) if telling else None
-
-
-def _nats(
-    one: Experiment, now: Diagnosis, tables: Mapping[str, Mapping[str, Mapping[str, float]]]
-) -> float:
-    return information(_shares(now), one.name, tuple(one.outcomes), tables)
-
-
 def _why_ended(left: Sequence[Experiment], now: Diagnosis) -> str:
     if _is_sure(now):
         return f"{now.top.cause} is settled, and no experiment would change that"
@@ -352,15 +329,16 @@ def _why_ended(left: Sequence[Experiment], now: Diagnosis) -> str:
 
 def _still_open(
     left: Sequence[Experiment],
+    results: Sequence[Result],
     scene: Scene,
     now: Diagnosis,
-    tables: Mapping[str, Mapping[str, Mapping[str, float]]],
+    tables: Tables,
 ) -> tuple[Open, ...]:
     found = [
         Open(
             experiment=one.name,
             question=one.question,
-            nats=_nats(one, now, tables),
+            nats=expected_nats(one, results, now, tables),
             num_steps=math.ceil(one.windows * scene.num_steps),
         )
         for one in left

@@ -12,6 +12,8 @@ from foreshock.core.errors import ForeshockError
 from foreshock.replaying import MicroBatches, Replay
 
 _CLOSE: Final = 0.1
+_CHANCE: Final = 0.01
+_CHANCE_OF_ONE: Final = 0.15
 _FEW: Final = 3
 
 Change = Callable[[Replay], AbstractContextManager[Any]]
@@ -93,6 +95,27 @@ def chance(num: int, num_steps: int, rate: float) -> float:
     rate = min(1.0, rate)
     below = (math.comb(num_steps, k) * rate**k * (1 - rate) ** (num_steps - k) for k in range(num))
     return 1 - sum(below)
+
+
+def is_back(trial: Trial, without: Trial | None, *, least: int, usual_rate: float) -> bool:
+    """Whether an incident is back in a trial.
+
+    Args:
+        trial: what was seen.
+        without: what was seen where no trouble can be: what is in it too does not count.
+        least: alarmed steps from which on it counts.
+        usual_rate: share of steps with such alarms in health.
+
+    Raises:
+        NoResultError: a value is not finite where no trouble can be.
+    """
+    if without is not None and without.broken:
+        raise NoResultError("with that changed, healthy data breaks a healthy state too")
+    if trial.broken or (trial.shifted and not (without and without.shifted)):
+        return True
+    num = len(trial.alarmed) - (0 if without is None else len(without.alarmed))
+    most = _CHANCE if least > 1 else _CHANCE_OF_ONE
+    return num >= least and chance(num, trial.num_steps, usual_rate) <= most
 
 
 def is_close(run: Sequence[float], here: Sequence[float]) -> bool | None:

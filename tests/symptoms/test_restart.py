@@ -37,8 +37,8 @@ def test_all_kinds_of_changes_are_asked_for():
     [
         ((0,), 0.0),
         ((0, 1089), 1.0),
-        ((0, 500, 1040), 1.0),
-        ((0, 1015), 0.5),
+        ((0, 500, 1084), 1.0),
+        ((0, 1037), 0.5),
         ((0, 900), 0.0),
         ((0, 1090), 0.0),
         ((0, 1100), 0.0),
@@ -58,7 +58,7 @@ def test_a_first_start_is_none_however_early_the_onset():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_change_is_told_by_its_kind(kind):
     said = found(LOOK, case(0, 1080, changes=(change(1080, kind),)))
-    assert said.pop("after_start").degree == 1
+    assert said.pop("after_start").degree == pytest.approx(0.957, abs=1e-3)
     assert {name: one.degree for name, one in said.items() if one.degree} == {OF_KIND[kind]: 1}
     assert said[OF_KIND[kind]].statement.endswith(
         "changed 10 steps before the onset: lr from 1e-3 to 3e-3"

@@ -49,11 +49,11 @@ class Benign(Cause):
         "scaled_together": 0.02,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.4, "stays_away": 0.6},
-        "earlier_state": {"comes_back": 0.3, "stays_away": 0.7},
-        "clean_control": {"comes_back": 0.05, "stays_away": 0.95},
-        "other_batch": {"comes_back": 0.08, "stays_away": 0.92},
-        "left_out": {"comes_back": 0.06, "stays_away": 0.94},
+        "replay": {"comes_back": 0.35, "stays_away": 0.65},
+        "earlier_state": {"comes_back": 0.25, "stays_away": 0.75},
+        "clean_control": {"comes_back": 0.15, "stays_away": 0.85},
+        "other_batch": {"comes_back": 0.2, "stays_away": 0.8},
+        "left_out": {"comes_back": 0.2, "stays_away": 0.8},
         "reseeded": {"comes_back": 0.35, "stays_away": 0.65},
         "bisection": {"few_samples": 0.4, "many_samples": 0.3, "none_needed": 0.3},
         "fp32_forward": {"cured": 0.1, "not_cured": 0.9},

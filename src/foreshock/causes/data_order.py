@@ -62,7 +62,7 @@ class DataOrder(Cause):
         "probe_found_harm": 0.1,
         "rate_off_schedule": 0.05,
         "update_like_fresh": 0.02,
-        "only_the_metric": 0.2,
+        "only_the_metric": 0.08,
         "scaled_together": 0.02,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {

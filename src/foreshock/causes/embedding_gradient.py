@@ -55,12 +55,12 @@ class EmbeddingGradient(Cause):
         "born_in_forward": 0.03,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.75, "stays_away": 0.25},
-        "earlier_state": {"comes_back": 0.4, "stays_away": 0.6},
-        "clean_control": {"comes_back": 0.4, "stays_away": 0.6},
-        "other_batch": {"comes_back": 0.65, "stays_away": 0.35},
-        "left_out": {"comes_back": 0.6, "stays_away": 0.4},
-        "reseeded": {"comes_back": 0.6, "stays_away": 0.4},
+        "replay": {"comes_back": 0.78, "stays_away": 0.22},
+        "earlier_state": {"comes_back": 0.48, "stays_away": 0.52},
+        "clean_control": {"comes_back": 0.45, "stays_away": 0.55},
+        "other_batch": {"comes_back": 0.68, "stays_away": 0.32},
+        "left_out": {"comes_back": 0.65, "stays_away": 0.35},
+        "reseeded": {"comes_back": 0.65, "stays_away": 0.35},
         "bisection": {"few_samples": 0.15, "many_samples": 0.2, "none_needed": 0.65},
         "fp32_forward": {"cured": 0.1, "not_cured": 0.9},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},

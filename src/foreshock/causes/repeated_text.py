@@ -59,12 +59,12 @@ class RepeatedText(Cause):
         "weight_jumped": 0.01,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.92, "stays_away": 0.08},
-        "earlier_state": {"comes_back": 0.7, "stays_away": 0.3},
+        "replay": {"comes_back": 0.75, "stays_away": 0.25},
+        "earlier_state": {"comes_back": 0.45, "stays_away": 0.55},
         "clean_control": {"comes_back": 0.04, "stays_away": 0.96},
-        "other_batch": {"comes_back": 0.1, "stays_away": 0.9},
-        "left_out": {"comes_back": 0.08, "stays_away": 0.92},
-        "reseeded": {"comes_back": 0.7, "stays_away": 0.3},
+        "other_batch": {"comes_back": 0.12, "stays_away": 0.88},
+        "left_out": {"comes_back": 0.1, "stays_away": 0.9},
+        "reseeded": {"comes_back": 0.65, "stays_away": 0.35},
         "bisection": {"few_samples": 0.6, "many_samples": 0.3, "none_needed": 0.1},
         "fp32_forward": {"cured": 0.08, "not_cured": 0.92},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},

@@ -75,7 +75,7 @@ class ScheduleLost(Cause):
         "fp32_forward": {"cured": 0.08, "not_cured": 0.92},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},
         "fp64_loss": {"cured": 0.06, "not_cured": 0.94},
-        "lower_rate": {"cured": 0.65, "not_cured": 0.35},
+        "lower_rate": {"cured": 0.5, "not_cured": 0.5},
         "fresh_moments": {"cured": 0.18, "not_cured": 0.82},
         "repaired_moments": {"cured": 0.12, "not_cured": 0.88},
         "other_split": {"same": 0.9, "differs": 0.1},

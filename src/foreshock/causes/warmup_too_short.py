@@ -62,7 +62,7 @@ class WarmupTooShort(Cause):
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "replay": {"comes_back": 0.75, "stays_away": 0.25},
         "earlier_state": {"comes_back": 0.3, "stays_away": 0.7},
-        "clean_control": {"comes_back": 0.3, "stays_away": 0.7},
+        "clean_control": {"comes_back": 0.35, "stays_away": 0.65},
         "other_batch": {"comes_back": 0.72, "stays_away": 0.28},
         "left_out": {"comes_back": 0.7, "stays_away": 0.3},
         "reseeded": {"comes_back": 0.65, "stays_away": 0.35},
@@ -70,7 +70,7 @@ class WarmupTooShort(Cause):
         "fp32_forward": {"cured": 0.08, "not_cured": 0.92},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},
         "fp64_loss": {"cured": 0.06, "not_cured": 0.94},
-        "lower_rate": {"cured": 0.75, "not_cured": 0.25},
+        "lower_rate": {"cured": 0.65, "not_cured": 0.35},
         "fresh_moments": {"cured": 0.2, "not_cured": 0.8},
         "repaired_moments": {"cured": 0.12, "not_cured": 0.88},
         "other_split": {"same": 0.9, "differs": 0.1},

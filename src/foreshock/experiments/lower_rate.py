@@ -10,6 +10,7 @@ from foreshock.core.experiment import Experiment, Result
 from foreshock.core.override import LRFactor
 from foreshock.replaying import Replay
 from foreshock.scene import Scene
+from foreshock.trial import NoResultError
 
 
 @final
@@ -36,6 +37,10 @@ class LowerRate(Experiment):
         return scene.nothing_to_cure
 
     def run(self, scene: Scene) -> Result:
+        if scene.need_arena().is_real:
+            raise NoResultError(
+                "it comes in a state alone that the higher rate has trained already"
+            )
         cured, trial = scene.cures(self._lowered)
         said = f"at {self.factor:.2g} of the learning rate: {trial.said}"
         return scene.result(self, "cured" if cured else "not_cured", said, **trial.figures)

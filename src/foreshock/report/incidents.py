@@ -1,8 +1,8 @@
 """One incident as a report tells it: what moved, why, what was decided, what came of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from foreshock.core.cause import Candidate, Diagnosis
 from foreshock.core.detector import Alarm
@@ -10,6 +10,8 @@ from foreshock.core.incident import Incident, Outcome, PlanRecord
 from foreshock.core.records import number
 from foreshock.report.aftermath import Aftermath
 from foreshock.report.clean import real, strict, whole
+from foreshock.report.counsel import Counsel, counsel_of
+from foreshock.report.events import Event, merged
 from foreshock.report.words import OPEN, count, how_it_ended, lead, plain
 
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
@@ -116,16 +118,6 @@ class AlarmedSeries:
     num_alarms: int
 
 
-class Event(NamedTuple):
-    """A point on an incident's timeline; `tone` is good, bad, act or empty."""
-
-    attempt: int
-    step: int
-    title: str
-    detail: str
-    tone: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class IncidentSummary:
     """An incident; steps of the onset, the alarm and the loss are those of `attempt`.
@@ -171,6 +163,12 @@ class IncidentSummary:
         return self.diagnosis.candidates[1:]
 
     @property
+    def counsel(self) -> Counsel:
+        """What helps against its cause, and what would make surer of it."""
+        acted = max((plan.step for plan in self.plans), default=self.alarm_step)
+        return counsel_of(self.diagnosis.candidates, acted - self.onset_step + 1)
+
+    @property
     def back_to(self) -> int | None:
         """Where the last rollback went, if there was one."""
         found = [plan.back_to for plan in self.plans if plan.back_to is not None]
@@ -210,7 +208,7 @@ class IncidentSummary:
             told.append((3, Event(last, self.closed_step, self.outcome.capitalize(), "", tone)))
         told.sort(key=lambda one: (one[1].attempt, one[1].step, one[0]))
         events = [event for _, event in told]
-        return _merged(events)
+        return merged(events)
 
     @property
     def decided(self) -> str:
@@ -239,25 +237,10 @@ class IncidentSummary:
                 "verifications": [one.to_json() for one in self.verifications],
                 "doubt": self.doubt.to_json() if self.doubt is not None else None,
                 **self.after.to_json(),
+                "counsel": asdict(self.counsel),
                 "diagnosis": self.diagnosis.to_json(),
             }
         )
-
-
-def _merged(events: Sequence[Event]) -> list[Event]:
-    """Events of the same attempt and step that follow each other, told as one."""
-    merged: list[Event] = []
-    for event in events:
-        last = merged[-1] if merged else None
-        if last is None or (last.attempt, last.step) != (event.attempt, event.step):
-            merged.append(event)
-            continue
-        merged[-1] = last._replace(
-            title=f"{last.title}, {event.title[:1].lower()}{event.title[1:]}",
-            detail="; ".join(filter(None, (last.detail, event.detail))),
-            tone=event.tone or last.tone,
-        )
-    return merged
 
 
 _PLAIN_FIELDS = (

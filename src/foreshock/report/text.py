@@ -92,6 +92,14 @@ def _incident(incident: IncidentSummary, console: Console) -> None:
     _checks(incident, body)
     _aftermath(incident, body)
     body.add_row("settle it", Text(incident.settled_by))
+    counsel = incident.counsel
+    for head, lines in (
+        ("replay", counsel.costs),
+        ("helps", counsel.remedies),
+        ("does not", counsel.no_help),
+    ):
+        if lines:
+            body.add_row(head, Text("\n".join(lines)))
     console.print(Padding(body, (0, 0, 0, 2)))
 
 

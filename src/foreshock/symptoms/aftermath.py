@@ -10,9 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foreshock.core.case import Case
+from foreshock.core.detector import AlarmKind
 from foreshock.core.looking import finite, graded, past_of
 from foreshock.core.symptom import Look, Symptom
 
+_AFTER_STEPS = 5
+_OF_A_LEVEL = frozenset(
+    {AlarmKind.SHIFT, AlarmKind.DRIFT, AlarmKind.ELEVATION, AlarmKind.PLATEAU, AlarmKind.COLLAPSE}
+)
+"""Kinds that are raised once for all that follows."""
 _FOLLOWED = ("loss/global", "grad_norm/global")
 
 
@@ -35,6 +41,7 @@ class Aftermath(Look):
     Args:
         brief_steps: 2, as an optimizer without memory would have it.
         away_z: robust deviations at which a series is out of range, 6; at 4 it is in.
+        level_z: those at which a level is another one, 3: medians are compared.
         fewest_steps: readings since the first alarm before "at every step" is asked, 5.
         fewest_peaks: 4 peaks have 3 distances; two of them would agree by chance.
         fewest_readings: of the past before periods are asked for, 200.
@@ -42,15 +49,16 @@ class Aftermath(Look):
 
     name: ClassVar[str] = "aftermath"
     usual: ClassVar[Mapping[str, float]] = {
-        "brief": 0.4,
-        "lasting": 0.5,
-        "recovering": 0.35,
+        "brief": 0.3,
+        "lasting": 0.6,
+        "recovering": 0.5,
         "recurs_every_step": 0.25,
         "recurs_periodically": 0.05,
         "probe_found_harm": 0.5,
     }
     brief_steps: int = 2
     away_z: float = 6.0
+    level_z: float = 3.0
     fewest_steps: int = 5
     fewest_peaks: int = 4
     fewest_readings: int = 200
@@ -65,6 +73,9 @@ class Aftermath(Look):
             yield Symptom(name="probe_found_harm", degree=1.0, statement=said)
 
     def _width(self, case: Case) -> Iterable[Symptom]:
+        if all(alarm.kind in _OF_A_LEVEL for alarm in case.alarms):
+            yield from self._level(case)
+            return
         last, count = case.alarms[-1], len(case.alarmed_steps)
         since = [
             reading
@@ -100,6 +111,19 @@ class Aftermath(Look):
         )
         yield Symptom(name="lasting", degree=out, statement=said, readings=tuple(since[-1:]))
 
+    def _level(self, case: Case) -> Iterable[Symptom]:
+        """Of alarms that tell of a level, one is raised for all of it: where does it stand now?"""
+        last = case.alarms[-1]
+        past, values = past_of(case, last.series), case.timeline.values(last.series, last.step)
+        recent = finite(values[-5:])
+        if past is None or len(recent) < 3:
+            return
+        away = abs(float(np.median(past.z(recent))))
+        out = graded(away, self.level_z / 2, self.level_z)
+        said = f"{last.series} stands {away:.3g} deviations from its median before"
+        for name, degree in (("brief", 0.0 if out else 0.5), ("lasting", out)):
+            yield Symptom(name=name, degree=degree, statement=said)
+
     def _still_out(self, case: Case, last: int) -> float:
         """To which degree an alarmed loss or gradient norm is away after the last alarm."""
         found = 0.0
@@ -120,11 +144,16 @@ class Aftermath(Look):
             if past is None or len(values) == 0:
                 continue
             z = past.z(np.where(np.isnan(values), np.inf, values))
+            # Long after the last alarm something peaks by chance.
+            near = int(np.searchsorted(steps, case.alarms[-1].step + _AFTER_STEPS, "right"))
+            z, recent = z[:near], z[-3:]
+            if not len(z):
+                continue
             top = len(z) - 1 - int(np.argmax(z[::-1]))
             if z[top] < self.away_z:
                 continue
-            now = float(np.median(z[-3:]))
-            if len(z) - top <= 3 and np.isfinite(z[-1]):
+            now = float(np.median(recent))
+            if len(values) - top <= 3 and np.isfinite(recent[-1]):
                 return
             share = 0.0 if math.isinf(now) else 1 - max(now, 0.0) / z[top]
             said = (

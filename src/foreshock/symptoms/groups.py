@@ -63,8 +63,8 @@ class Groups(Look):
     name: ClassVar[str] = "groups"
     usual: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
-            "embedding_gradient_dominates": 0.10,
-            "one_part_moved": 0.20,
+            "embedding_gradient_dominates": 0.1,
+            "one_part_moved": 0.4,
             "lower_layers_moved_more": 0.12,
         }
     )

@@ -43,7 +43,7 @@ class Level(Look):
 
     name: ClassVar[str] = "level"
     usual: ClassVar[Mapping[str, float]] = {
-        "loss_level_shifted": 0.12,
+        "loss_level_shifted": 0.18,
         "loss_rising_slowly": 0.12,
         "loss_dropped": 0.06,
         "loss_near_zero": 0.03,

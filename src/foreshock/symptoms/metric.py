@@ -24,8 +24,10 @@ _LARGE_ENOUGH = 0.45
 """Degree at which a loss that moved alone begins to say that it is one of the log: with it and
 the usual 6 %, nothing is said of who expects it in nine of ten episodes."""
 _ONCE = 3
+_ASKED_STEPS = 20
 _FEW = 6
 _TOGETHER_STEPS = 5
+_TOGETHER_WITHIN = 20
 _SAME_FACTOR = (math.log(1.3), math.log(1.8))
 """A gradient norm of few steps is known to a third or so."""
 
@@ -88,7 +90,8 @@ class Metric(Look):
         past = past_of(case, _LOSS)
         if past is None or past_of(case, _NORM) is None:
             return
-        steps, values = finite_in(case, _LOSS, case.onset_step)
+        # Later the update follows its schedule, and something leaves its range by chance.
+        steps, values = finite_in(case, _LOSS, case.onset_step, case.onset_step + _ASKED_STEPS)
         z, shares = np.abs(past.deviations(values)), np.abs(past.ratios(values) - 1)
         moved = {
             step: min(
@@ -124,23 +127,29 @@ class Metric(Look):
         )
 
     def _together(self, case: Case) -> Iterator[Symptom]:
+        pasts = [past_of(case, name) for name in (_LOSS, _NORM)]
+        last = case.onset_step + _TOGETHER_WITHIN
+        steps, values = finite_in(case, _LOSS, case.onset_step, last)
+        if pasts[0] is None or pasts[1] is None or min(one.baseline for one in pasts if one) <= 0:
+            return
+        size = np.abs(np.log(np.maximum(pasts[0].ratios(values), 1e-300)))
+        moved = np.flatnonzero(size >= math.log(self.factor) / 2)
+        first = int(steps[moved[0]]) if len(moved) else case.onset_step
         factors: list[float] = []
-        for name in (_LOSS, _NORM):
-            past = past_of(case, name)
-            values = finite_in(case, name, case.onset_step, case.onset_step + _TOGETHER_STEPS)[1]
-            if past is None or past.baseline <= 0 or len(values) < 2 or values.min() <= 0:
+        for name, past in zip((_LOSS, _NORM), pasts, strict=True):
+            found = finite_in(case, name, first, first + _TOGETHER_STEPS - 1)[1]
+            if past is None or len(found) < 2 or found.min() <= 0:
                 return
-            factors.append(float(np.exp(np.median(np.log(past.ratios(values))))))
+            factors.append(float(np.exp(np.median(np.log(past.ratios(found))))))
         loss, norm = factors
         large = graded_ratio(max(loss, 1 / loss), math.sqrt(self.factor), self.factor)
         same = 1 - graded(abs(math.log(norm / loss)), *_SAME_FACTOR)
-        step = case.onset_step
         yield Symptom(
             name="scaled_together",
             degree=large * same,
-            statement=f"from step {step} on the loss was {loss:.3g} times, the gradient norm "
+            statement=f"from step {first} on the loss was {loss:.3g} times, the gradient norm "
             f"{norm:.3g} times its median before",
-            readings=reading_at(case, _LOSS, step) + reading_at(case, _NORM, step),
+            readings=reading_at(case, _LOSS, first) + reading_at(case, _NORM, first),
         )
 
     def _stirred(self, case: Case, name: str, steps: list[int]) -> float:

@@ -37,7 +37,7 @@ class NonFinite(Look):
     usual: ClassVar[Mapping[str, float]] = {
         "nonfinite": 0.2,
         "born_in_forward": 0.45,
-        "born_in_backward": 0.35,
+        "born_in_backward": 0.45,
         "born_in_weights": 0.12,
     }
 

@@ -60,12 +60,12 @@ class Order(Look):
 
     name: ClassVar[str] = "order"
     usual: ClassVar[Mapping[str, float]] = {
-        "loss_moved": 0.75,
+        "loss_moved": 0.65,
         "gradient_moved": 0.75,
-        "update_moved": 0.5,
+        "update_moved": 0.4,
         "loss_moved_first": 0.4,
         "gradient_moved_first": 0.25,
-        "update_moved_first": 0.15,
+        "update_moved_first": 0.2,
     }
     z: float = 6.0
     gradient_ratio: float = 1.5

@@ -53,8 +53,8 @@ class Rate(Look):
         "rate_jumped": 0.1,
         "rate_rising": 0.25,
         "rate_off_schedule": 0.1,
-        "update_follows_rate": 0.15,
-        "gradient_grew_before": 0.2,
+        "update_follows_rate": 0.25,
+        "gradient_grew_before": 0.1,
     }
     jump: float = 1.5
     near_steps: int = 10
