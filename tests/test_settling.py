@@ -13,7 +13,7 @@ from foreshock.core.cause import Candidate, Cause, Diagnosis
 from foreshock.core.errors import ConfigError, RunDirError
 from foreshock.core.experiment import Experiment, Result
 from foreshock.durable import RealDisk
-from foreshock.experiment_choice import LEAST_NATS
+from foreshock.experiment_choice import LEAST_NATS, expected_nats, next_of
 from foreshock.replays import read_replay, replay_path, write_replay
 from foreshock.settling import (
     ENOUGH,
@@ -160,6 +160,47 @@ def test_it_goes_on_while_something_may_be_told_and_says_when_nothing_can() -> N
     assert not found.is_settled
     assert "no experiment that is left" in found.why
     assert run([])[0].why == "no experiment is left"
+
+
+def test_where_only_advisory_alarms_were_raised_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeScene, "is_advisory", True)
+    found, begun = run([experiment("telling"), experiment("earlier_state")])
+    assert begun == []
+    assert "advisory" in found.why
+    assert (found.after, found.num_steps, found.still_open) == (EVEN, 0, ())
+
+
+@pytest.mark.parametrize(("outcome", "asked"), [("stays_away", True), ("comes_back", False)])
+def test_where_a_replay_had_no_trouble_chance_comes_before_the_state(
+    outcome: str, asked: bool
+) -> None:
+    made = Result(experiment="replay", outcome=outcome, outcomes=("yes", "no"), statement="s")
+    left = [experiment("telling"), experiment("twice")]
+    tables = {one.name: one.outcomes for one in CAUSES}
+    found = next_of(left, [made], EVEN, tables)
+    assert found is not None
+    assert found.name == ("twice" if asked else "telling")
+
+
+def test_one_that_is_like_those_made_is_worth_half() -> None:
+    tables = {one: {"replay": sure(p), "left_out": sure(p)} for one, p in (("a", 0.9), ("b", 0.5))}
+    alike, now = experiment("left_out"), EVEN
+    first = expected_nats(alike, [], now, tables)
+    made = Result(experiment="replay", outcome="yes", outcomes=("yes", "no"), statement="s")
+    other = Result(experiment="twice", outcome="yes", outcomes=("yes", "no"), statement="s")
+    assert first > LEAST_NATS
+    assert expected_nats(alike, [made], now, tables) == pytest.approx(first / 2)
+    assert expected_nats(alike, [other], now, tables) == pytest.approx(first)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("hook changed the type"), TypeError("no double")])
+def test_a_program_that_cannot_compute_otherwise_ends_one_experiment_only(error: Any) -> None:
+    found, begun = run([experiment("telling", error=error), experiment("weak")])
+    assert begun[0] == "telling"
+    assert str(error) in found.told[0].reason
+    assert found.told[0].result is None
 
 
 def test_unknown_is_never_settled() -> None:

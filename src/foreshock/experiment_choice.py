@@ -13,6 +13,8 @@ CONTROL: Final = "earlier_state"
 """PaLM's control, which comes before anyone blames data."""
 
 _BLAMED: Final = 0.1
+_NOT_AGAIN: Final = ("replay", "stays_away")
+_CHANCE: Final = "twice"
 _ALIKE: Final = (
     frozenset({"earlier_state", "clean_control"}),
     frozenset({"replay", "other_batch", "left_out", "reseeded", "bisection"}),
@@ -29,6 +31,9 @@ def next_of(
 ) -> Experiment | None:
     """What to make next; None if nothing is worth it.
 
+    PaLM's control comes before anyone blames data; and where a replay had no trouble, whether a
+    step gives the same bits twice comes before anyone blames the state.
+
     Args:
         left: what can be made.
         results: of those that were made.
@@ -38,6 +43,9 @@ def next_of(
     control = [one for one in left if one.name == CONTROL]
     if control and now.data_suspicion >= _BLAMED:
         return control[0]
+    once = any((told.experiment, told.outcome) == _NOT_AGAIN for told in results)
+    if once and (chance := [one for one in left if one.name == _CHANCE]):
+        return chance[0]
     worth = {one.name: expected_nats(one, results, now, tables) for one in left}
     telling = [one for one in left if worth[one.name] >= LEAST_NATS]
     return max(telling, key=lambda one: worth[one.name] / one.windows) if telling else None

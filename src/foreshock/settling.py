@@ -160,11 +160,12 @@ def settle(
 ) -> Settlement:
     """Run the most telling experiment for its steps, again and again, until the cause is settled.
 
-    Where data is blamed (10 % or more, in all), PaLM's control comes before anything else. What
-    an experiment is expected to tell is halved for each one like it that has told something. It
-    ends when the likeliest cause has 90 % and no experiment is expected to tell 0.02 nats, when
-    none is left, or when the budget is spent; one that is not finished by then tells nothing.
-    Where only advisory alarms were raised nothing is run: no replay could tell.
+    Where data is blamed (10 % or more, in all), PaLM's control comes before anything else, and
+    where a replay had no trouble, whether a step gives the same bits twice. What an experiment is
+    expected to tell is halved for each one like it that has told something. It ends when the
+    likeliest cause has 90 % and no experiment is expected to tell 0.02 nats, when none is left, or
+    when the budget is spent; one that is not finished by then tells nothing. Where only advisory
+    alarms were raised nothing is run: no replay could tell.
 
     Args:
         scene: the incident.

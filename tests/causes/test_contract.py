@@ -34,7 +34,7 @@ telling = pytest.mark.parametrize("name", TELLING)
 
 OUTCOMES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
-        ["replay", "earlier_state", "other_batch", "left_out", "reseeded"],
+        ["replay", "earlier_state", "other_batch", "left_out", "reseeded", "clean_control"],
         frozenset({"comes_back", "stays_away"}),
     ),
     **dict.fromkeys(
@@ -209,5 +209,4 @@ def test_the_causes_of_the_documents_are_there() -> None:
 def test_the_two_that_must_always_be_candidates_are() -> None:
     assert CAUSES["unknown"].prior == 0.0
     assert not CAUSES["unknown"].expects
-    assert not CAUSES["unknown"].outcomes
     assert -0.5 < CAUSES["benign"].prior < 0, "of nothing known, unknown is the better name"

@@ -27,7 +27,7 @@ def test_its_constants_are_those_of_the_code() -> None:
     assert f"AGREEMENT is {AGREEMENT:g}" in TEXT
     assert f"MOST is {MOST:g}" in TEXT
     assert len(members("causes")) == 31  # "thirty-one"
-    assert len(NO_EXPERIMENT_SEPARATES) == 7  # 3 of what grows, 3 of rates, 1 of precision
+    assert len(NO_EXPERIMENT_SEPARATES) == 6  # 2 of what grows, 2 of rates, 1 of repeats, 1 of precision
 
 
 def test_the_policys_page_names_every_cause_that_has_preferences() -> None:

@@ -49,8 +49,7 @@ def test_a_result_moves_the_ranking_the_right_way(
     degrees = {"loss_moved": 1.0, "gradient_moved": 1.0}
     before = shares(told(degrees))
     after = shares(told(degrees, [result(experiment, outcome)]))
-    assert after[rises] > before[rises]
-    assert after[falls] < before[falls]
+    # Against each other: a third cause may gain by the same result.
     assert after[rises] / after[falls] > 1.5 * before[rises] / before[falls]
 
 

@@ -35,12 +35,12 @@ LEAST_NATS = 0.05
 NO_EXPERIMENT_SEPARATES = {
     # What grows is told by its own signals; cures by precision, data or moments help none of them.
     frozenset({"attention_logit_growth", "update_norm_growth"}),
-    frozenset({"attention_logit_growth", "embedding_gradient"}),
     frozenset({"embedding_gradient", "update_norm_growth"}),
     # A rate that is too high where it stands, and one that has just come there.
     frozenset({"lr_too_high", "warmup_too_short"}),
-    frozenset({"attention_logit_growth", "lr_too_high"}),
     frozenset({"attention_logit_growth", "warmup_too_short"}),
+    # A mild repeat heals as a hard batch does; its samples tell it.
+    frozenset({"benign", "repeated_text"}),
     # fp32 cures both; NaN and the loss scale tell them apart.
     frozenset({"fp16_forward_overflow", "low_precision_numerics"}),
 }

@@ -18,6 +18,7 @@ NAMES = sorted(members("experiments"))
 EXPECTED = {
     "replay": {"comes_back", "stays_away"},
     "earlier_state": {"comes_back", "stays_away"},
+    "clean_control": {"comes_back", "stays_away"},
     "other_batch": {"comes_back", "stays_away"},
     "left_out": {"comes_back", "stays_away"},
     "reseeded": {"comes_back", "stays_away"},

@@ -126,3 +126,45 @@ def test_order_and_chance_are_told_from_data() -> None:
         assert hits
         assert outcome_of(scene, "replay").outcome == "comes_back"
         assert outcome_of(scene, "reseeded").outcome == "stays_away"
+
+
+def test_a_lasting_fault_of_the_program_comes_back_on_harmless_data_and_clean_states() -> None:
+    """A spike detector takes the new level for healthy after some steps: the level itself counts.
+
+    PaLM's control alone would blame the batches.
+    """
+    switch = {"on": False}
+
+    def added(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return loss_of(model, batch) + (2.5 if switch["on"] else 0.0)
+
+    def made(settings: Settings) -> Program:
+        return dataclasses.replace(healthy(settings), loss=added)
+
+    names = ("earlier_state", "clean_control", "other_batch", "replay", "left_out")
+    with put_together(lambda _: switch.update(on=True), made) as scene:
+        scene.least = 100  # alarms alone are never enough
+        assert {outcome_of(scene, name).outcome for name in names} == {"comes_back"}
+        assert outcome_of(scene, "fresh_moments").outcome == "not_cured"
+        switch["on"] = False
+        found = {name: outcome_of(scene, name).outcome for name in names[:3]}
+        assert found == dict.fromkeys(found, "stays_away")
+
+
+@pytest.mark.parametrize("place", ["data", "weight"])
+def test_the_clean_control_is_quiet_where_data_or_state_is_at_fault(place: str) -> None:
+    def damaged(built: Program) -> None:
+        if place == "weight":
+            with torch.no_grad():
+                built.model.out.weight[3, 5] = 1e4
+
+    def bad(settings: Settings) -> Program:
+        shard = Sentences(160, seed=2, poisoned=True) if place == "data" else None
+        return program(settings, bad=shard)
+
+    with put_together(damaged, bad) as scene:
+        assert outcome_of(scene, "clean_control").outcome == "stays_away"
+        wanted = {"data": "comes_back", "weight": "stays_away"}[place]
+        assert outcome_of(scene, "earlier_state").outcome == wanted
+        wanted = {"data": "stays_away", "weight": "comes_back"}[place]
+        assert outcome_of(scene, "other_batch").outcome == wanted

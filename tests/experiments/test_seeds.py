@@ -42,7 +42,7 @@ VERDICTS: dict[str, dict[str, str]] = {
     "chance": {"twice": "differs", "replay": "comes_back"},
 }
 SEEDS = 20
-SLOW = 3
+SLOW = 6
 SAME_BITS = {kind: "same_bits" for kind in VERDICTS if kind != "chance"}
 
 

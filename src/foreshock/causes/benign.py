@@ -49,12 +49,12 @@ class Benign(Cause):
         "scaled_together": 0.02,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.35, "stays_away": 0.65},
-        "earlier_state": {"comes_back": 0.25, "stays_away": 0.75},
-        "clean_control": {"comes_back": 0.15, "stays_away": 0.85},
+        "replay": {"comes_back": 0.48, "stays_away": 0.52},
+        "earlier_state": {"comes_back": 0.32, "stays_away": 0.68},
+        "clean_control": {"comes_back": 0.12, "stays_away": 0.88},
         "other_batch": {"comes_back": 0.2, "stays_away": 0.8},
-        "left_out": {"comes_back": 0.2, "stays_away": 0.8},
-        "reseeded": {"comes_back": 0.35, "stays_away": 0.65},
+        "left_out": {"comes_back": 0.15, "stays_away": 0.85},
+        "reseeded": {"comes_back": 0.45, "stays_away": 0.55},
         "bisection": {"few_samples": 0.4, "many_samples": 0.3, "none_needed": 0.3},
         "fp32_forward": {"cured": 0.1, "not_cured": 0.9},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},

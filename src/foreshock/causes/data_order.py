@@ -66,13 +66,13 @@ class DataOrder(Cause):
         "scaled_together": 0.02,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.85, "stays_away": 0.15},
+        "replay": {"comes_back": 0.86, "stays_away": 0.14},
         "earlier_state": {"comes_back": 0.65, "stays_away": 0.35},
         "clean_control": {"comes_back": 0.05, "stays_away": 0.95},
-        "other_batch": {"comes_back": 0.2, "stays_away": 0.8},
+        "other_batch": {"comes_back": 0.15, "stays_away": 0.85},
         "left_out": {"comes_back": 0.35, "stays_away": 0.65},
-        "reseeded": {"comes_back": 0.3, "stays_away": 0.7},
-        "bisection": {"few_samples": 0.15, "many_samples": 0.7, "none_needed": 0.15},
+        "reseeded": {"comes_back": 0.25, "stays_away": 0.75},
+        "bisection": {"few_samples": 0.12, "many_samples": 0.74, "none_needed": 0.14},
         "fp32_forward": {"cured": 0.08, "not_cured": 0.92},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},
         "fp64_loss": {"cured": 0.06, "not_cured": 0.94},

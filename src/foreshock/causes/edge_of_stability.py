@@ -43,7 +43,7 @@ class EdgeOfStability(Cause):
         "clipping, which was on",
     )
     data_may_be_at_fault: ClassVar[bool] = False
-    prior: ClassVar[float] = -1.5
+    prior: ClassVar[float] = -1.2
     expects: ClassVar[Mapping[str, float]] = {
         "loss_moved": 0.97,
         "loss_moved_first": 0.75,
@@ -53,7 +53,7 @@ class EdgeOfStability(Cause):
         "rate_jumped": 0.02,
         "rms_t_rose": 0.35,
         "after_start": 0.06,
-        "recovering": 0.5,
+        "recovering": 0.75,
         "weight_jumped": 0.01,
         "attention_logit_grew_first": 0.03,
         "nonfinite": 0.08,
@@ -66,16 +66,16 @@ class EdgeOfStability(Cause):
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "replay": {"comes_back": 0.6, "stays_away": 0.4},
-        "earlier_state": {"comes_back": 0.15, "stays_away": 0.85},
-        "clean_control": {"comes_back": 0.12, "stays_away": 0.88},
-        "other_batch": {"comes_back": 0.35, "stays_away": 0.65},
-        "left_out": {"comes_back": 0.3, "stays_away": 0.7},
-        "reseeded": {"comes_back": 0.2, "stays_away": 0.8},
-        "bisection": {"few_samples": 0.3, "many_samples": 0.35, "none_needed": 0.35},
+        "earlier_state": {"comes_back": 0.12, "stays_away": 0.88},
+        "clean_control": {"comes_back": 0.1, "stays_away": 0.9},
+        "other_batch": {"comes_back": 0.3, "stays_away": 0.7},
+        "left_out": {"comes_back": 0.25, "stays_away": 0.75},
+        "reseeded": {"comes_back": 0.15, "stays_away": 0.85},
+        "bisection": {"few_samples": 0.3, "many_samples": 0.4, "none_needed": 0.3},
         "fp32_forward": {"cured": 0.25, "not_cured": 0.75},
         "fp64_attention": {"cured": 0.2, "not_cured": 0.8},
         "fp64_loss": {"cured": 0.12, "not_cured": 0.88},
-        "lower_rate": {"cured": 0.7, "not_cured": 0.3},
+        "lower_rate": {"cured": 0.65, "not_cured": 0.35},
         "fresh_moments": {"cured": 0.35, "not_cured": 0.65},
         "repaired_moments": {"cured": 0.2, "not_cured": 0.8},
         "other_split": {"same": 0.8, "differs": 0.2},

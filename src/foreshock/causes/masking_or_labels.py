@@ -66,12 +66,12 @@ class MaskingOrLabels(Cause):
         "only_the_metric": 0.03,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.88, "stays_away": 0.12},
-        "earlier_state": {"comes_back": 0.8, "stays_away": 0.2},
-        "clean_control": {"comes_back": 0.62, "stays_away": 0.38},
-        "other_batch": {"comes_back": 0.65, "stays_away": 0.35},
-        "left_out": {"comes_back": 0.75, "stays_away": 0.25},
-        "reseeded": {"comes_back": 0.85, "stays_away": 0.15},
+        "replay": {"comes_back": 0.9, "stays_away": 0.1},
+        "earlier_state": {"comes_back": 0.85, "stays_away": 0.15},
+        "clean_control": {"comes_back": 0.68, "stays_away": 0.32},
+        "other_batch": {"comes_back": 0.7, "stays_away": 0.3},
+        "left_out": {"comes_back": 0.78, "stays_away": 0.22},
+        "reseeded": {"comes_back": 0.88, "stays_away": 0.12},
         "bisection": {"few_samples": 0.15, "many_samples": 0.3, "none_needed": 0.55},
         "fp32_forward": {"cured": 0.08, "not_cured": 0.92},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},

@@ -57,12 +57,12 @@ class NumericOverflow(Cause):
         "gradient_grew_before": 0.08,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.45, "stays_away": 0.55},
-        "earlier_state": {"comes_back": 0.4, "stays_away": 0.6},
+        "replay": {"comes_back": 0.46, "stays_away": 0.54},
+        "earlier_state": {"comes_back": 0.44, "stays_away": 0.56},
         "clean_control": {"comes_back": 0.4, "stays_away": 0.6},
-        "other_batch": {"comes_back": 0.4, "stays_away": 0.6},
-        "left_out": {"comes_back": 0.4, "stays_away": 0.6},
-        "reseeded": {"comes_back": 0.45, "stays_away": 0.55},
+        "other_batch": {"comes_back": 0.42, "stays_away": 0.58},
+        "left_out": {"comes_back": 0.42, "stays_away": 0.58},
+        "reseeded": {"comes_back": 0.46, "stays_away": 0.54},
         "bisection": {"few_samples": 0.3, "many_samples": 0.25, "none_needed": 0.45},
         "fp32_forward": {"cured": 0.15, "not_cured": 0.85},
         "fp64_attention": {"cured": 0.1, "not_cured": 0.9},

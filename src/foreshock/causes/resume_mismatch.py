@@ -60,12 +60,12 @@ class ResumeMismatch(Cause):
         "weight_jumped": 0.01,
     }
     outcomes: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "replay": {"comes_back": 0.8, "stays_away": 0.2},
-        "earlier_state": {"comes_back": 0.68, "stays_away": 0.32},
-        "clean_control": {"comes_back": 0.64, "stays_away": 0.36},
-        "other_batch": {"comes_back": 0.76, "stays_away": 0.24},
-        "left_out": {"comes_back": 0.76, "stays_away": 0.24},
-        "reseeded": {"comes_back": 0.74, "stays_away": 0.26},
+        "replay": {"comes_back": 0.75, "stays_away": 0.25},
+        "earlier_state": {"comes_back": 0.62, "stays_away": 0.38},
+        "clean_control": {"comes_back": 0.58, "stays_away": 0.42},
+        "other_batch": {"comes_back": 0.7, "stays_away": 0.3},
+        "left_out": {"comes_back": 0.7, "stays_away": 0.3},
+        "reseeded": {"comes_back": 0.66, "stays_away": 0.34},
         "bisection": {"few_samples": 0.1, "many_samples": 0.15, "none_needed": 0.75},
         "fp32_forward": {"cured": 0.08, "not_cured": 0.92},
         "fp64_attention": {"cured": 0.06, "not_cured": 0.94},

@@ -38,9 +38,7 @@ class LowerRate(Experiment):
 
     def run(self, scene: Scene) -> Result:
         if scene.need_arena().is_real:
-            raise NoResultError(
-                "it comes in a state alone that the higher rate has trained already"
-            )
+            raise NoResultError("it comes only in a state that the higher rate has trained")
         cured, trial = scene.cures(self._lowered)
         said = f"at {self.factor:.2g} of the learning rate: {trial.said}"
         return scene.result(self, "cured" if cured else "not_cured", said, **trial.figures)
