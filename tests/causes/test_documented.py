@@ -6,7 +6,7 @@ from foreshock.catalog import members
 from foreshock.core.preferences import PREFERENCES
 from foreshock.core.symptom import AGREEMENT, MOST
 from tests.causes.documented import FIRST, LAST, PAGE, table
-from tests.causes.test_tables import NO_EXPERIMENT_SEPARATES
+from tests.causes.test_tables import LASTING, NO_EXPERIMENT_SEPARATES
 
 TEXT = PAGE.read_text(encoding="utf-8")
 
@@ -27,7 +27,8 @@ def test_its_constants_are_those_of_the_code() -> None:
     assert f"AGREEMENT is {AGREEMENT:g}" in TEXT
     assert f"MOST is {MOST:g}" in TEXT
     assert len(members("causes")) == 31  # "thirty-one"
-    assert len(NO_EXPERIMENT_SEPARATES) == 6  # 2 of what grows, 2 of rates, 1 of repeats, 1 of precision
+    assert len(NO_EXPERIMENT_SEPARATES) == 3
+    assert len(LASTING) == 10  # "ten causes"
 
 
 def test_the_policys_page_names_every_cause_that_has_preferences() -> None:
