@@ -9,6 +9,7 @@ import torch
 
 from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
+from foreshock.core.override import Tuning
 from foreshock.core.program import Program
 from foreshock.faults.changed_settings import SETTINGS, ChangedSettings
 from foreshock.faults.edge_rate import EdgeRate
@@ -16,7 +17,8 @@ from foreshock.faults.large_epsilon import LargeEpsilon
 from foreshock.faults.lost_schedule import LostSchedule
 from foreshock.faults.short_warmup import ShortWarmup
 from foreshock.faults.sustained_lr import SustainedLr
-from tests.faults.programs import LR, WARMUP, rate_share, small_program, train
+from foreshock.optimizer_settings import overridden
+from tests.faults.programs import LR, WARMUP, batch_of, rate_share, small_program, train
 
 
 def changed(fault: ProgramFault, program: Program | None = None) -> Program:
@@ -95,19 +97,65 @@ def test_a_schedule_may_be_lost_in_part() -> None:
     assert rates(program, 3) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("intensity", "power"), [(1.0, 0.0), (0.5, 0.5)])
-def test_a_short_warm_up_ends_where_the_long_one_does(intensity: float, power: float) -> None:
-    program = changed(ShortWarmup(intensity=intensity, peak=9.0))
-    peak = 9.0**intensity
-    warm = [rate_share(step) for step in range(WARMUP - 1)]
-    after = [peak * one for one in own(4, first=WARMUP)]
-    found = rates(program, WARMUP + 4)
-    assert found[: WARMUP - 1] == pytest.approx([peak * LR * one**power for one in warm])
-    assert found[WARMUP:] == pytest.approx(after)
+@pytest.mark.parametrize("intensity", [1.0, 0.5])
+def test_a_short_warm_up_rises_faster_from_where_it_stands(intensity: float) -> None:
+    begun = WARMUP // 2
+    program = small_program()
+    train(program, begun)
+    changed(ShortWarmup(intensity=intensity, peak=9.0, steepest=16.0), program)
+    top, slope = 9.0**intensity, 16.0**intensity
+    first, second, *_ = shares = [rate_share(begun + step) for step in range(6)]
+    found = [rate / LR for rate in rates(program, 6, first=begun)]
+    assert found[0] == pytest.approx(first), "nothing jumps"
+    assert found[1] == pytest.approx(min(top, first + slope * (second - first)))
+    highest = max(shares)
+    peak = min(top, first + slope * (highest - first))
+    after = shares[shares.index(highest) :]
+    assert found[-len(after) :] == pytest.approx([peak * one / highest for one in after])
+
+
+def test_a_short_warm_up_does_nothing_where_the_rate_falls() -> None:
+    program = small_program()
+    train(program, WARMUP + 2)
+    changed(ShortWarmup(), program)
+    assert rates(program, 3) == pytest.approx(own(3, first=WARMUP + 2))
+
+
+@pytest.mark.parametrize("has_schedule", [False, True])
+def test_under_an_override_the_rate_does_not_grow(has_schedule: bool) -> None:
+    program = changed(SustainedLr(intensity=0.5, largest=16))
+    optimizer, seen = program.optimizer, []
+    optimizer.register_step_pre_hook(
+        lambda optimizer, args, kwargs: seen.append(optimizer.param_groups[0]["lr"])
+    )
+    for step in range(5):
+        program.loss(program.model, batch_of(step)).backward()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(4 * own(5)[step * has_schedule])
+        with overridden(optimizer, 0.5, Tuning()):
+            optimizer.step()
+        if has_schedule:
+            program.scheduler.step()
+        saved = optimizer.state_dict()["param_groups"][0]["lr"]
+        assert saved == pytest.approx(own(6)[(step + 1) * has_schedule])
+    assert seen == pytest.approx([2 * own(5)[step * has_schedule] for step in range(5)])
+
+
+def test_an_epsilon_that_is_raised_for_a_while_comes_back() -> None:
+    program = changed(LargeEpsilon(intensity=3 / 8))
+    optimizer, seen = program.optimizer, []
+    optimizer.register_step_pre_hook(
+        lambda optimizer, args, kwargs: seen.append(optimizer.param_groups[0]["eps"])
+    )
+    for step in range(6):
+        program.loss(program.model, batch_of(step)).backward()
+        with overridden(optimizer, 1.0, Tuning(eps_factor=10.0 if step < 3 else 1.0)):
+            optimizer.step()
+    assert seen == pytest.approx([1e-4] * 3 + [1e-5] * 3)
+    assert optimizer.param_groups[0]["eps"] == 1e-8
 
 
 def test_eps_is_held_and_given_back() -> None:
-    program = changed(LargeEpsilon(intensity=3 / 7))
+    program = changed(LargeEpsilon(intensity=3 / 8))
     assert [one["eps"] for one in used(program, 2)] == pytest.approx([1e-5] * 2)
     assert program.optimizer.param_groups[0]["eps"] == 1e-8
 
@@ -163,6 +211,7 @@ def test_a_program_without_what_is_lost_is_refused(fault: ProgramFault) -> None:
         (lambda: SustainedLr(largest=1.0), "largest is 1.0"),
         (lambda: EdgeRate(edge=1.0), "edge is 1.0"),
         (lambda: ShortWarmup(peak=0.5), "peak is 0.5"),
+        (lambda: ShortWarmup(peak=4.0, steepest=3.0), "steepest is 3.0"),
         (lambda: LostSchedule(mode="gone"), "'gone'; allowed: restarted"),  # type: ignore[arg-type]
         (lambda: ChangedSettings(setting="seed"), "'seed'; allowed: weight"),  # type: ignore[arg-type]
     ],

@@ -63,7 +63,8 @@ class EmbeddingGradient(ProgramFault):
         def arm(parameter: nn.Parameter) -> None:
             def grow(gradient: Tensor) -> Tensor:
                 passes[id(parameter)] += 1
-                return gradient * top ** (passes[id(parameter)] % 11 / 10)
+                factor = top ** (passes[id(parameter)] % 11 / 10)
+                return (gradient * factor).to(gradient)  # a mode may compute in another type
 
             parameter.register_hook(grow)
 

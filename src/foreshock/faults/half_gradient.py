@@ -101,4 +101,5 @@ class _InHalf:
             self._seen.append(float(gradient.abs().max()))
             return gradient
         scale = self._overshoot * _LARGEST / self._largest
-        return (gradient * scale).to(torch.float16).to(gradient.dtype) / scale
+        rounded = (gradient * scale).to(torch.float16).to(gradient.dtype) / scale
+        return rounded.to(gradient)  # a mode may compute in another type

@@ -36,7 +36,8 @@ class LostSchedule(ProgramFault):
     Measured on a GPT 64 wide on bytes (lr 6e-3, beta2 0.95, clip 1, one seed), from step 240,
     at 0.35, 0.65 and 1; excess of the training loss over a healthy twin: +0.01, +0.03 and +0.05
     `restarted`, +0.01, +0.02 and +0.03 `constant`, within 75 steps, with a rate of 1/16 at
-    first and twice its own later. Nothing alarms; the rate itself tells.
+    first and twice its own later. Loss and gradient alarm in none;
+    the advisory `rate_break` told of `constant` at 0.65, in the first step.
 
     Reference: a scheduler is not part of a model's or an optimizer's state, and has to be saved
     by itself; the commonest slip of a resume by hand. Which two kinds is our choice.
