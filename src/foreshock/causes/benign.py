@@ -28,7 +28,7 @@ class Benign(Cause):
     )
     no_help: ClassVar[tuple[str, ...]] = ("a rollback, which costs steps and gains nothing",)
     data_may_be_at_fault: ClassVar[bool] = False
-    prior: ClassVar[float] = -0.1
+    prior: ClassVar[float] = -0.3
     expects: ClassVar[Mapping[str, float]] = {
         "brief": 0.96,
         "lasting": 0.03,
