@@ -1,0 +1,1 @@
+"""Five public trainings, told with this tool: on their numbers, or on small reproductions."""
