@@ -205,7 +205,8 @@ class Diagnosis:
         alarm_step: step of the first alarm.
         loss_moved_step: first step at which the loss left its range, or None.
         first_mover: the series that moved first.
-        candidates: ranked, the likeliest first; probabilities sum to 1.
+        candidates: ranked, the likeliest first; probabilities sum to 1. Their evidence begins
+            with the strongest.
         path: the way through the decision tree.
         lr_before_jump: the highest learning rate in the steps before it jumped, if it did so
             up to the first alarm and was level or falling until then.
@@ -287,7 +288,7 @@ def diagnose(case: Case, causes: Iterable[Cause], looks: Iterable[Look] = ()) ->
         Candidate(
             cause=cause.name,
             probability=share / total,
-            evidence=facts if share / total >= _NEGLIGIBLE else (),
+            evidence=tuple(sorted(facts, key=_strongest)) if share / total >= _NEGLIGIBLE else (),
             data_may_be_at_fault=cause.data_may_be_at_fault,
             settled_by=cause.settled_by,
         )
@@ -305,6 +306,10 @@ def diagnose(case: Case, causes: Iterable[Cause], looks: Iterable[Look] = ()) ->
         path=decision_path(case),
         lr_before_jump=None if jump is None or jump.was_rising else jump.highest_before,
     )
+
+
+def _strongest(fact: Evidence) -> float:
+    return -abs(fact.weight)
 
 
 def _moved_first(alarm: Alarm) -> tuple[int, int, int]:
