@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from foreshock.core.names import LOSS, LR, UPDATE_NORM, UPDATE_RATIO, series_name, split_series
+from foreshock.core.stats import MAD_TO_SD
 from foreshock.incident_case import Recorded
 from foreshock.replaying import Replay
 from foreshock.trial import is_close
@@ -56,7 +57,7 @@ def stands_off(values: Sequence[float], control: Sequence[float], sign: int) -> 
     if len(healthy) < _FEWEST_CONTROL:
         return [0.0] * len(values)
     middle, half = float(np.median(healthy)), len(healthy) // 2
-    spread = 1.4826 * float(np.median(np.abs(healthy - middle)))
+    spread = MAD_TO_SD * float(np.median(np.abs(healthy - middle)))
     drift = abs(float(np.median(healthy[half:]) - np.median(healthy[:half])))
     scale = max(spread, drift, _FLOOR * abs(middle), 1e-30)
     off = [sign * (value - middle) for value in values]

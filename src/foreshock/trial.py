@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from foreshock.core.errors import ForeshockError
+from foreshock.core.stats import MAD_TO_SD
 from foreshock.replaying import MicroBatches, Replay
 
 _CLOSE: Final = 0.1
@@ -125,7 +126,7 @@ def is_close(run: Sequence[float], here: Sequence[float]) -> bool | None:
     """
     if len(run) < _FEW:
         return None
-    noise = 1.4826 * float(np.median(np.abs(np.diff(run))))
+    noise = MAD_TO_SD * float(np.median(np.abs(np.diff(run))))
     return bool(np.abs(np.subtract(run, here)).max() <= _CLOSE * noise)
 
 

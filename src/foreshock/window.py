@@ -10,6 +10,7 @@ from foreshock.core.detector import AlarmKind
 from foreshock.core.errors import ProgramError
 from foreshock.core.minimal import Key
 from foreshock.core.names import GRAD_NORM, LOSS, PARAM_NORM, series_name
+from foreshock.core.stats import MAD_TO_SD
 from foreshock.data.sample import tokens_of
 from foreshock.replaying import KEPT, MicroBatches, Replay
 
@@ -181,7 +182,7 @@ class Window:
         if len(usual) < _FEWEST_REFERENCE:
             return frozenset()
         middle = float(np.median(usual))
-        spread = 1.4826 * float(np.median(np.abs(usual - middle)))
+        spread = MAD_TO_SD * float(np.median(np.abs(usual - middle)))
         with np.errstate(all="ignore"):
             far = ~(np.abs(losses - middle) <= _OUTLIER_Z * spread)
         return frozenset(np.flatnonzero(far).tolist())

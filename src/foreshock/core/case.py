@@ -13,7 +13,7 @@ from foreshock.core.detector import Alarm
 from foreshock.core.experiment import Result
 from foreshock.core.names import LR, series_name
 from foreshock.core.reading import Reading
-from foreshock.core.stats import MAD_TO_SD
+from foreshock.core.stats import usual_of
 from foreshock.core.symptom import Observed
 from foreshock.core.timeline import Timeline
 
@@ -219,18 +219,14 @@ class Case:
         first = self.onset_step - REFERENCE_STEPS
         past = self.timeline.values(series, first, self.onset_step - 1, committed_only=True)
         past = past[np.isfinite(past)]
-        if len(past) < 5:
-            return None
-        baseline = float(np.median(past))
-        spread = MAD_TO_SD * float(np.median(np.abs(past - baseline)))
-        return baseline, max(spread, 0.01 * abs(baseline), 1e-12)
+        return None if len(past) < 5 else usual_of(past)
 
-    def peak(self, series: str) -> Jump | None:
-        """The largest jump of `series` since the onset."""
-        values = self.timeline.values(series, self.onset_step, None)
+    def peak(self, series: str, last_step: int | None = None) -> Jump | None:
+        """The largest jump of `series` since the onset, up to a step if one is given."""
+        values = self.timeline.values(series, self.onset_step, last_step)
         if len(values) == 0 or not np.isfinite(values).any():
             return None
-        steps = self.timeline.steps_of(series, self.onset_step, None)
+        steps = self.timeline.steps_of(series, self.onset_step, last_step)
         finite = np.where(np.isfinite(values), values, -np.inf)
         return self.jump(series, int(steps[int(np.argmax(finite))]))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foreshock.core.case import REFERENCE_STEPS, Case
 from foreshock.core.names import GLOBAL, split_series
-from foreshock.core.stats import MAD_TO_SD
+from foreshock.core.stats import usual_of
 
 FEW: Final = 3
 """Readings whose median counts for one: no single outlier moves it. Our choice."""
@@ -46,11 +46,16 @@ def graded_ratio(value: float, no: float, yes: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What was usual for a series: median and robust deviation of `values`, `[T]`, all finite.
+    """What was usual for a series: `usual_of` some of its values.
 
-    As in a case's jumps, the deviation is at least 1 % of the median.
+    Attributes:
+        steps: `[T]` those that it is taken from.
+        values: `[T]` what was measured then, all finite.
+        median: of them.
+        spread: their robust standard deviation.
     """
 
+    steps: NDArray[np.int64]
     values: NDArray[np.float64]
     median: float
     spread: float
@@ -60,6 +65,10 @@ class Past:
         with np.errstate(all="ignore"):
             return (values - self.median) / self.spread
 
+    def z_of(self, value: float) -> float:
+        """The same of one value."""
+        return float(self.z(np.array([value]))[0])
+
     def ratio(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Each value over the median; 1 where both are 0."""
         with np.errstate(all="ignore"):
@@ -67,23 +76,34 @@ class Past:
 
 
 def past_of(
-    case: Case, series: str, *, before: int | None = None, steps: int = REFERENCE_STEPS
+    case: Case,
+    series: str,
+    *,
+    before: int | None = None,
+    reach_steps: int = REFERENCE_STEPS,
+    least: int = LEAST,
 ) -> Past | None:
-    """What was usual in the `steps` before a step, that of the onset if none is given.
+    """What was usual for a series in the steps before the onset, or before another one.
 
-    Of steps whose update was made; None of fewer than `LEAST` finite values.
+    Args:
+        case: whose timeline is read; only updates that were made count.
+        series: of which.
+        before: the first step that no longer counts; by default the onset.
+        reach_steps: how far it goes back from there. More for what is seldom measured.
+        least: finite values without which there is no past.
     """
     end = case.onset_step if before is None else before
-    values = case.timeline.values(series, end - steps, end - 1, committed_only=True)
-    values = finite(values)
-    if len(values) < LEAST:
+    first, last = end - reach_steps, end - 1
+    values = case.timeline.values(series, first, last, committed_only=True)
+    steps = case.timeline.steps_of(series, first, last, committed_only=True)
+    known = np.isfinite(values)
+    values, steps = values[known], steps[known]
+    if len(values) < max(1, least):
         return None
-    with np.errstate(all="ignore"):
-        median = float(np.median(values))
-        spread = MAD_TO_SD * float(np.median(np.abs(values - median)))
+    median, spread = usual_of(values)
     if not math.isfinite(median):
         return None
-    return Past(values=values, median=median, spread=max(spread, 0.01 * abs(median), 1e-12))
+    return Past(steps=steps, values=values, median=median, spread=spread)
 
 
 def finite(values: NDArray[np.float64]) -> NDArray[np.float64]:

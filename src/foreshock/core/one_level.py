@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.looking import graded
-from foreshock.core.standing import Past
+from foreshock.core.looking import Past, graded
+from foreshock.core.stats import MAD_TO_SD
 
 LEAST_READINGS: Final = 5
 """Of a level, without which it is none. Our choice."""
@@ -34,7 +34,7 @@ def one_level(logs: NDArray[np.float64], past: Past) -> tuple[int | None, float,
     Clearly: its noise is no larger than before, its halves agree, and the step before stood
     at the level of the past.
     """
-    noise = past.spread / past.baseline
+    noise = past.spread / past.median
     level = float(np.median(logs[-LEAST_READINGS:]))
     away = abs(level)
     if away <= 4 * noise:
@@ -51,7 +51,7 @@ def one_level(logs: NDArray[np.float64], past: Past) -> tuple[int | None, float,
     if len(after) < LEAST_READINGS:
         return None, 0.0, 1.0
     centre = float(np.median(after))
-    spread = 1.4826 * float(np.median(np.abs(after - centre)))
+    spread = MAD_TO_SD * float(np.median(np.abs(after - centre)))
     half = len(after) // 2
     apart = abs(float(np.median(after[:half])) - float(np.median(after[half:])))
     # Of so few readings medians and deviations are noisy themselves.

@@ -1,4 +1,4 @@
-"""Where a series of a case stands against its own past.
+"""How a series of a case moved, and what was measured when.
 
 Arithmetic that several looks share. Only finite values count here: a value
 that is not is a symptom of its own.
@@ -9,76 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.case import REFERENCE_STEPS, Case
+from foreshock.core.case import Case
 from foreshock.core.looking import graded
 from foreshock.core.names import LOSS, series_name
 from foreshock.core.reading import Reading
-from foreshock.core.stats import MAD_TO_SD
-
-LEAST_PAST = 5
-"""Finite values without which a past says nothing, as in `Case.jump`."""
 
 _LOSS_MOVED_Z = 6.0
 _RISE_STEPS = (300, 100)
 _RISE_LEAST = 9
 _RISE_LAST = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Past:
-    """What was usual for a series.
-
-    Attributes:
-        baseline: median.
-        spread: robust standard deviation, at least 1 % of the baseline.
-        steps: `[N]` those that it is taken from.
-    """
-
-    baseline: float
-    spread: float
-    steps: NDArray[np.int64]
-
-    def z(self, value: float) -> float:
-        """Robust deviations above the baseline."""
-        return float(self.deviations(np.array([value]))[0])
-
-    def deviations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same of many, `[N]`."""
-        with np.errstate(over="ignore"):  # of absurd values: infinitely far
-            return (values - self.baseline) / self.spread
-
-    def ratios(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values over the baseline, `[N]`; NaN or Inf over one of 0."""
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            return values / self.baseline
-
-
-def past_of(
-    case: Case,
-    series: str,
-    *,
-    before: int | None = None,
-    reach_steps: int = REFERENCE_STEPS,
-    least: int = LEAST_PAST,
-) -> Past | None:
-    """What was usual for a series in the steps before the onset, or before another one.
-
-    Args:
-        before: the first step that no longer counts; by default the onset.
-        reach_steps: how far it goes back from there. More for what is seldom measured.
-        least: finite values of updates that were made, without which there is no past.
-    """
-    before = case.onset_step if before is None else before
-    first, last = before - reach_steps, before - 1
-    values = case.timeline.values(series, first, last, committed_only=True)
-    steps = case.timeline.steps_of(series, first, last, committed_only=True)
-    finite = np.isfinite(values)
-    values, steps = values[finite], steps[finite]
-    if len(values) < max(1, least):
-        return None
-    baseline = float(np.median(values))
-    spread = MAD_TO_SD * float(np.median(np.abs(values - baseline)))
-    return Past(baseline=baseline, spread=max(spread, 0.01 * abs(baseline), 1e-12), steps=steps)
 
 
 def finite_in(

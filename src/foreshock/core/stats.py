@@ -123,6 +123,21 @@ def sorted_mad(ordered: Sequence[float], centre: float) -> float:
     return _midpoint(deviation, following) + 0.0
 
 
+def usual_of(values: NDArray[np.float64]) -> tuple[float, float]:
+    """What is usual of `[T]` finite values: their median and robust standard deviation.
+
+    The latter is at least 1 % of the median, so that a series which hardly moves is not out of
+    its range by its last digits.
+
+    >>> usual_of(np.array([1.0, 2.0, 9.0])), usual_of(np.array([4.0, 4.0]))
+    ((2.0, 1.4826), (4.0, 0.04))
+    """
+    with np.errstate(all="ignore"):
+        median = float(np.median(values))
+        spread = MAD_TO_SD * float(np.median(np.abs(values - median)))
+    return median, max(spread, 0.01 * abs(median), 1e-12)
+
+
 def printed_unit(window: Sequence[float]) -> float:
     """The unit in which a log was printed, if so coarsely that it matters; else 0.
 

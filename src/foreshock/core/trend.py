@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foreshock.core.stats import MAD_TO_SD
+
 _LAST = 5
-_SIGMA_PER_MAD = 1.4826
 
 
 class Trend(NamedTuple):
@@ -50,7 +51,7 @@ def trend_of(values: NDArray[np.float64]) -> Trend | None:
     slope = float(np.median((known[j] - known[i]) / (places[j] - places[i])))
     start = float(np.median(known - slope * places))
     residuals = known - (start + slope * places)
-    spread = _SIGMA_PER_MAD * float(np.median(np.abs(residuals)))
+    spread = MAD_TO_SD * float(np.median(np.abs(residuals)))
     last = len(values) - 1
     level, first = start + slope * last, start + slope * places[0]
     tail = float(np.median(residuals[-_LAST:]))

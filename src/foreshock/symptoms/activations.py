@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from foreshock.core.case import Case
-from foreshock.core.looking import graded, scopes_of
+from foreshock.core.looking import graded, past_of, scopes_of
 from foreshock.core.names import ACTIVATION_NORM, ACTIVATION_RMS
-from foreshock.core.standing import finite_in, loss_moved, past_of, reading_at, rise_of
+from foreshock.core.standing import finite_in, loss_moved, reading_at, rise_of
 from foreshock.core.symptom import Look, Symptom
 
 
@@ -54,14 +54,14 @@ class Activations(Look):
         no = 1 + (self.grown - 1) / 3
         past = past_of(case, name)
         steps, values = finite_in(case, name, case.onset_step, until)
-        if past is not None and past.baseline > 0 and len(steps):
+        if past is not None and past.median > 0 and len(steps):
             at = int(np.argmax(values))
             value, step = float(values[at]), int(steps[at])
-            ratio = value / past.baseline
+            ratio = value / past.median
             yield Symptom(
                 name="activation_grew",
                 degree=min(
-                    graded(ratio, no, self.grown), graded(past.z(value), 0.6 * self.z, self.z)
+                    graded(ratio, no, self.grown), graded(past.z_of(value), 0.6 * self.z, self.z)
                 ),
                 statement=f"{name} was at most {value:.4g}, {ratio:.3g} times its median, from the "
                 f"onset to step {until}",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from foreshock.core.case import Case
 from foreshock.core.detector import AlarmKind
 from foreshock.core.looking import finite, graded, past_of
+from foreshock.core.stats import MAD_TO_SD
 from foreshock.core.symptom import Look, Symptom
 
 _AFTER_STEPS = 5
@@ -211,7 +212,7 @@ def _peaks(steps: NDArray[np.int64], values: NDArray[np.float64], z: float) -> l
     windows = np.lib.stride_tricks.sliding_window_view(values[:-1], width)
     with np.errstate(all="ignore"):
         middle = np.median(windows, axis=1)
-        spread = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
+        spread = MAD_TO_SD * np.median(np.abs(windows - middle[:, None]), axis=1)
         spread = np.maximum(spread, 0.01 * np.abs(middle))
         out = np.flatnonzero(values[width:] - middle > z * np.maximum(spread, 1e-12)) + width
     found: list[int] = []

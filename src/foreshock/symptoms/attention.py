@@ -9,16 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from foreshock.core.case import REFERENCE_STEPS, Case
-from foreshock.core.looking import graded, scopes_of
+from foreshock.core.looking import graded, past_of, scopes_of
 from foreshock.core.names import ATTENTION_ENTROPY, GLOBAL, MAX_ATTENTION_LOGIT, split_series
-from foreshock.core.standing import (
-    Rise,
-    finite_in,
-    loss_moved,
-    past_of,
-    reading_at,
-    rise_of,
-)
+from foreshock.core.standing import Rise, finite_in, loss_moved, reading_at, rise_of
 from foreshock.core.symptom import Look, Symptom
 
 _ENTROPY_STEPS = 500

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from foreshock.core.case import Case
-from foreshock.core.looking import graded, graded_ratio, scopes_of
+from foreshock.core.looking import Past, graded, graded_ratio, past_of, scopes_of
 from foreshock.core.names import (
     GRAD_NORM,
     GRAD_SHARE,
@@ -19,7 +19,7 @@ from foreshock.core.names import (
     split_series,
 )
 from foreshock.core.scopes import block_of, role_of
-from foreshock.core.standing import Past, finite_in, past_of, reading_at
+from foreshock.core.standing import finite_in, reading_at
 from foreshock.core.stats import MAD_TO_SD
 from foreshock.core.symptom import Look, Symptom
 
@@ -97,8 +97,8 @@ class Groups(Look):
             value = float(values[at])
             degree = min(
                 graded(value, self.share - 0.1, self.share),
-                graded(value - past.baseline, self.risen / 2, self.risen),
-                graded(past.z(value), self.z / 2, self.z),
+                graded(value - past.median, self.risen / 2, self.risen),
+                graded(past.z_of(value), self.z / 2, self.z),
                 1.0,
                 len(leading) / 2,
             )
@@ -106,7 +106,7 @@ class Groups(Look):
                 name="embedding_gradient_dominates",
                 degree=degree,
                 statement=f"{split_series(name)[1]} had {value:.0%} of the squared gradient norm "
-                f"at step {int(steps[at])}, usually {past.baseline:.0%}"
+                f"at step {int(steps[at])}, usually {past.median:.0%}"
                 + ("" if leading else "; another part had more"),
                 readings=reading_at(case, name, int(steps[at])),
             )
@@ -155,14 +155,14 @@ class Groups(Look):
     def _first_out(self, case: Case, name: str, past: Past, signal: str) -> int | None:
         steps, values = finite_in(case, name, case.onset_step, case.onset_step + _REACH_STEPS)
         if signal == PARAM_NORM.name:
-            out = np.abs(past.deviations(values)) >= self.z
-        elif past.baseline > 0:
+            out = np.abs(past.z(values)) >= self.z
+        elif past.median > 0:
             # By logarithms: gradients of small parts vary by factors.
             usual = finite_in(case, name, int(past.steps[0]), int(past.steps[-1]))[1]
-            ratios = np.maximum(past.ratios(usual[usual > 0]), 1e-300)
+            ratios = np.maximum(past.ratio(usual[usual > 0]), 1e-300)
             spread = MAD_TO_SD * float(np.median(np.abs(np.log(ratios))))
             grown = max(self.ratio, math.exp(min(self.z * spread, 100.0)))
-            out = past.ratios(values) >= grown
+            out = past.ratio(values) >= grown
         else:
             return None
         return int(steps[out][0]) if out.any() else None

@@ -10,6 +10,7 @@ import numpy as np
 from foreshock.core.case import REFERENCE_STEPS, Case
 from foreshock.core.looking import finite, graded, graded_ratio, medians_of_few, past_of
 from foreshock.core.names import LOSS
+from foreshock.core.stats import MAD_TO_SD
 from foreshock.core.symptom import Look, Symptom
 
 _LOSS, _GRADIENT = "loss/global", "grad_norm/global"
@@ -96,7 +97,7 @@ class Level(Look):
             around = np.concatenate(
                 [block - middle for block, middle in zip(blocks, middles, strict=True)]
             )
-            spread = 1.4826 * float(np.median(np.abs(around)))
+            spread = MAD_TO_SD * float(np.median(np.abs(around)))
             spread = max(spread, 0.01 * abs(float(middles[0])), 1e-12)
             steps = np.diff(middles)
             total = float(middles[-1] - middles[0])

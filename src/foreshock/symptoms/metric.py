@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from foreshock.core.case import Case
-from foreshock.core.looking import first_broken, graded, graded_ratio
+from foreshock.core.looking import first_broken, graded, graded_ratio, past_of
 from foreshock.core.names import GRAD_NORM, LOSS, PARAM_NORM, UPDATE_RATIO, series_name
 from foreshock.core.one_level import LEAST_READINGS, is_whole, one_level
-from foreshock.core.standing import finite_in, past_of, reading_at
+from foreshock.core.standing import finite_in, reading_at
 from foreshock.core.symptom import Look, Symptom
 
 _LOSS, _NORM = series_name(LOSS.name), series_name(GRAD_NORM.name)
@@ -92,7 +92,7 @@ class Metric(Look):
             return
         # Later the update follows its schedule, and something leaves its range by chance.
         steps, values = finite_in(case, _LOSS, case.onset_step, case.onset_step + _ASKED_STEPS)
-        z, shares = np.abs(past.deviations(values)), np.abs(past.ratios(values) - 1)
+        z, shares = np.abs(past.z(values)), np.abs(past.ratio(values) - 1)
         moved = {
             step: min(
                 graded(deviations, self.z / 2, self.z), graded(share, self.size / 5, self.size)
@@ -121,7 +121,7 @@ class Metric(Look):
             name="only_the_metric",
             degree=size * min(calm),
             statement=f"the loss was {loss[0].value:.4g} at step {step} (usually "
-            f"{past.baseline:.4g}), and the gradient norm {norm[0].value:.4g}"
+            f"{past.median:.4g}), and the gradient norm {norm[0].value:.4g}"
             + (", as usual" if min(calm) >= 0.5 else ""),
             readings=loss + norm,
         )
@@ -130,9 +130,9 @@ class Metric(Look):
         pasts = [past_of(case, name) for name in (_LOSS, _NORM)]
         last = case.onset_step + _TOGETHER_WITHIN
         steps, values = finite_in(case, _LOSS, case.onset_step, last)
-        if pasts[0] is None or pasts[1] is None or min(one.baseline for one in pasts if one) <= 0:
+        if pasts[0] is None or pasts[1] is None or min(one.median for one in pasts if one) <= 0:
             return
-        size = np.abs(np.log(np.maximum(pasts[0].ratios(values), 1e-300)))
+        size = np.abs(np.log(np.maximum(pasts[0].ratio(values), 1e-300)))
         moved = np.flatnonzero(size >= math.log(self.factor) / 2)
         first = int(steps[moved[0]]) if len(moved) else case.onset_step
         factors: list[float] = []
@@ -140,7 +140,7 @@ class Metric(Look):
             found = finite_in(case, name, first, first + _TOGETHER_STEPS - 1)[1]
             if past is None or len(found) < 2 or found.min() <= 0:
                 return
-            factors.append(float(np.exp(np.median(np.log(past.ratios(found))))))
+            factors.append(float(np.exp(np.median(np.log(past.ratio(found))))))
         loss, norm = factors
         large = graded_ratio(max(loss, 1 / loss), math.sqrt(self.factor), self.factor)
         same = 1 - graded(abs(math.log(norm / loss)), *_SAME_FACTOR)
@@ -160,7 +160,7 @@ class Metric(Look):
         if (broken := first_broken(case, name)) is not None and broken <= steps[-1]:
             return 1.0
         at, values = finite_in(case, name, int(past.steps[0]), steps[-1])
-        far = past.deviations(values)
+        far = past.z(values)
         if name == _WEIGHTS:  # they drift: each against the one before
             far = np.diff(far, prepend=far[0])
             far -= np.median(far)
@@ -174,9 +174,9 @@ class Metric(Look):
     def _factor(self, case: Case, name: str) -> Symptom | None:
         past = past_of(case, name)
         steps, values = finite_in(case, name, case.onset_step)
-        if past is None or past.baseline <= 0 or len(values) < LEAST_READINGS:
+        if past is None or past.median <= 0 or len(values) < LEAST_READINGS:
             return None
-        ratios = np.clip(past.ratios(values), 1e-300, 1e300)
+        ratios = np.clip(past.ratio(values), 1e-300, 1e300)
         logs = np.log(ratios)
         start, degree, factor = one_level(logs, past)
         if start is None:
@@ -187,7 +187,7 @@ class Metric(Look):
             )
         factor_up = max(factor, 1 / factor)
         degree *= graded_ratio(factor_up, math.sqrt(self.factor), self.factor)
-        noise = past.spread / past.baseline
+        noise = past.spread / past.median
         error = _SURE * noise * math.sqrt(1.6 / (len(values) - start) + 1.6 / len(past.steps))
         near = is_whole(factor_up, max(0.01, error))
         return Symptom(
@@ -210,9 +210,9 @@ def _zero_loss(case: Case) -> Symptom | None:
         return Symptom(name="exact_value", degree=0.0, statement=said)
     return Symptom(
         name="exact_value",
-        degree=graded_ratio(past.baseline, 1e-3, 1e-2),
+        degree=graded_ratio(past.median, 1e-3, 1e-2),
         statement=f"the loss is exactly 0 in {len(exact)} steps from step {int(exact[0])} on, "
-        f"usually {past.baseline:.4g}",
+        f"usually {past.median:.4g}",
         readings=reading_at(case, _LOSS, exact[0]),
     )
 

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from foreshock.core.case import Case, Jump
+from foreshock.core.case import Case
 from foreshock.core.looking import first_broken, graded, graded_ratio, past_of
 from foreshock.core.reading import Reading
 from foreshock.core.symptom import Look, Symptom
@@ -148,7 +148,7 @@ class Order(Look):
                 statement=f"{words} was {ratio:.3g} times its median at step {step}",
                 readings=tuple(case.timeline.readings(series, step, step)),
             )
-        peak = self._peak(case, series)
+        peak = case.peak(series, self._last_step(case, series))
         if peak is None:
             return Symptom(name=name, degree=degree, statement=f"{words} raised an alarm")
         verb = "rose to" if degree >= 0.5 else "never exceeded"
@@ -159,16 +159,6 @@ class Order(Look):
             f"(step {peak.step})",
             readings=peak.readings,
         )
-
-    def _peak(self, case: Case, series: str) -> Jump | None:
-        """The largest jump of a series where it is looked at."""
-        last = self._last_step(case, series)
-        steps = case.timeline.steps_of(series, case.onset_step, last)
-        values = case.timeline.values(series, case.onset_step, last)
-        if not np.isfinite(values).any():
-            return None
-        row = int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))
-        return case.jump(series, int(steps[row]))
 
     def _moved(self, case: Case, place: int, scale: float) -> _Moved | None:
         """Where a series moved at thresholds times `scale`; None if it is not measured."""

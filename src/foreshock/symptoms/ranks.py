@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from foreshock.core.case import Case
-from foreshock.core.looking import graded
+from foreshock.core.looking import graded, past_of
 from foreshock.core.names import (
     LOSS,
     LOSS_SPREAD,
@@ -17,7 +17,7 @@ from foreshock.core.names import (
     NUM_DESYNCED,
     series_name,
 )
-from foreshock.core.standing import finite_in, past_of, reading_at
+from foreshock.core.standing import finite_in, reading_at
 from foreshock.core.symptom import Look, Symptom
 
 _REPLICAS: Final = re.compile(
@@ -112,24 +112,24 @@ class Ranks(Look):
         series, loss = series_name(LOSS_SPREAD.name), series_name(LOSS.name)
         past, usual_loss = past_of(case, series), past_of(case, loss)
         steps, values = finite_in(case, series, case.onset_step)
-        if past is None or past.baseline <= 0 or not len(steps):
+        if past is None or past.median <= 0 or not len(steps):
             return
         at = int(np.argmax(values))
         step, value = int(steps[at]), float(values[at])
         degree = min(
-            graded(value / past.baseline, self.spread / 2, self.spread),
-            graded(past.z(value), self.z / 2, self.z),
+            graded(value / past.median, self.spread / 2, self.spread),
+            graded(past.z_of(value), self.z / 2, self.z),
         )
         _, moved = finite_in(case, loss, step, step)
         if usual_loss is not None and len(moved):
-            rise = abs(float(moved[0]) - usual_loss.baseline)
+            rise = abs(float(moved[0]) - usual_loss.median)
             if rise > 2 * usual_loss.spread:
-                degree = min(degree, graded((value - past.baseline) / rise, 1.0, 2.0))
+                degree = min(degree, graded((value - past.median) / rise, 1.0, 2.0))
         yield Symptom(
             name="rank_spread_high",
             degree=degree,
             statement=f"the losses of ranks lay at most {value:.3g} apart (step {step}), usually "
-            f"{past.baseline:.3g}",
+            f"{past.median:.3g}",
             readings=reading_at(case, series, step) + reading_at(case, loss, step),
         )
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from foreshock.core.case import BatchFinding, Case
-from foreshock.core.looking import graded
+from foreshock.core.looking import graded, past_of
 from foreshock.core.names import LOSS, LOSS_LARGEST_SAMPLE, LOSS_SAMPLE_STD, series_name
-from foreshock.core.standing import finite_in, past_of, reading_at
+from foreshock.core.standing import finite_in, reading_at
 from foreshock.core.symptom import Look, Symptom
 
 _FACTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -114,8 +114,8 @@ class Samples(Look):
             return
         at = int(np.argmax(values))
         step, value = int(steps[at]), float(values[at])
-        rise = value - past.baseline
-        if past.z(value) < self.z:
+        rise = value - past.median
+        if past.z_of(value) < self.z:
             return
         takes: list[float] = []
         names = [series_name(LOSS_LARGEST_SAMPLE.name), series_name(LOSS_SAMPLE_STD.name)]
@@ -124,11 +124,11 @@ class Samples(Look):
             if usual is None or not len(now):
                 continue
             if is_std:
-                odd = max(0.0, float(now[0]) ** 2 - usual.baseline**2) / rise**2
+                odd = max(0.0, float(now[0]) ** 2 - usual.median**2) / rise**2
                 takes.append(1 / (1 + odd))
             else:
-                takes.append(min(1.0, rise / max(float(now[0]) - usual.baseline, 1e-12)))
-                if now[0] <= usual.baseline:
+                takes.append(min(1.0, rise / max(float(now[0]) - usual.median, 1e-12)))
+                if now[0] <= usual.median:
                     takes[-1] = 1.0
         if not takes:
             return
