@@ -24,7 +24,17 @@ FAMILIES = [
     "sinks",
     "symptoms",
 ]
-L1_GROUND = ("several", "fused", "norms", "taps", "ranks", "anatomy", "sampling", "attention")
+L1_GROUND = (
+    "several",
+    "calls",
+    "fused",
+    "norms",
+    "taps",
+    "ranks",
+    "anatomy",
+    "sampling",
+    "attention",
+)
 """What families stand on, in order."""
 L1_PACKAGES = ("data", "snapshots")
 READINGS = ("readings_parquet", "readings_files")  # L1, shared by a family and the run directory

@@ -154,7 +154,8 @@ class Monitor:
         elif self.episode and step - self.episode[-1].step >= self._quiet_steps:
             self.episode = []
         self.raised = alarms + advisories
-        self._advisories = [*self._advisories, *advisories][-_ADVISORIES:]
+        if advisories:
+            self._advisories = [*self._advisories, *advisories][-_ADVISORIES:]
         return self.raised
 
     def resumed(self) -> None:

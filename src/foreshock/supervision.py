@@ -144,8 +144,7 @@ class Supervisor:
         first = min(alarm.onset_step for alarm in self.monitor.episode)
         incident = self.book.open
         tried = [record.plan.rung for record in incident.plans] if incident is not None else []
-        history = history_of(self._journal.records, row.step)
-        diagnosis = self.monitor.diagnose(self._findings(first, row.step), tried, history=history)
+        diagnosis = self._explain(first, row.step, tried)
         position = self._position_after(row.step)
         return self._decide(attempt, row.step, diagnosis, must_act, position)
 
@@ -186,8 +185,7 @@ class Supervisor:
         """
         episode = self.monitor.episode
         first = min(alarm.onset_step for alarm in episode)
-        history = history_of(self._journal.records, step)
-        diagnosis = self.monitor.diagnose(self._findings(first, step), harm=harm, history=history)
+        diagnosis = self._explain(first, step, harm=harm)
         position = self._position_after(max(alarm.step for alarm in episode))
         return self._decide(attempt, step, diagnosis, True, position)
 
@@ -227,6 +225,17 @@ class Supervisor:
             incident=incident.id,
             outcome=outcome.value,
             judged_step=self.monitor.last_step,
+        )
+
+    def _explain(
+        self, first: int, last: int, tried: Sequence[str] = (), *, harm: str = ""
+    ) -> Diagnosis:
+        """Diagnose the present episode, by its data of these steps and by what went before."""
+        return self.monitor.diagnose(
+            self._findings(first, last),
+            tried,
+            harm=harm,
+            history=history_of(self._journal.records, last),
         )
 
     def _decide(

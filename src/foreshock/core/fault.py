@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from foreshock.core.errors import ConfigError
 from foreshock.core.program import Program
 
 
@@ -26,6 +27,18 @@ class Fault(ABC):
 
     name: ClassVar[str]
     cause: ClassVar[str]
+
+    def require_share(self, *settings: str) -> None:
+        """Refuse settings that are not from 0 to 1.
+
+        Raises:
+            ConfigError: one of them is not, or is NaN.
+        """
+        for name in settings:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(
+                    f"{type(self).__name__}.{name} is {getattr(self, name)}; it must be 0 to 1."
+                )
 
 
 class DataFault(Fault):

@@ -50,8 +50,7 @@ class AttentionLogits(ProgramFault):
     rate: float = 0.08
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"AttentionLogits.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not self.rate > 0:
             raise ConfigError(f"AttentionLogits.rate is {self.rate}; it must be above 0.")
 

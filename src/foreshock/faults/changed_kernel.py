@@ -8,10 +8,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 from torch.backends.cuda import flash_sdp_enabled, mem_efficient_sdp_enabled
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
+from foreshock.calls import Answered
 from foreshock.core.case import Change
-from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
 
@@ -49,8 +48,7 @@ class ChangedKernel(ProgramFault):
     package: str = "attention-kernels"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"ChangedKernel.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def changes(self, program: Program, step: int) -> tuple[Change, ...]:
         """What a start after `step` finds other than the start before."""
@@ -77,24 +75,14 @@ class _Otherwise:
         self._power = power
 
     def __call__(self, model: Any, batch: Any) -> Any:
-        with _Scaled(self._power):
+        with Answered(scaled_dot_product_attention, self._scaled):
             return self._loss(model, batch)
 
-
-class _Scaled(TorchFunctionMode):
-    def __init__(self, power: float) -> None:
-        super().__init__()
-        self._power = power
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        is_own = given.get("scale") is None and len(args) < 7
-        if func is scaled_dot_product_attention and is_own and _fused():
+    def _scaled(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        if given.get("scale") is None and len(args) < 7 and _fused():
             query = args[0] if args else given["query"]
             given["scale"] = math.pow(query.shape[-1], self._power - 0.5)
-        return func(*args, **given)
+        return scaled_dot_product_attention(*args, **given)
 
 
 def _fused() -> bool:

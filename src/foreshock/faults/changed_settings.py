@@ -54,8 +54,7 @@ class ChangedSettings(ProgramFault):
         if self.setting not in SETTINGS:
             allowed = ", ".join(SETTINGS)
             raise ConfigError(f"ChangedSettings.setting is {self.setting!r}; allowed: {allowed}.")
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"ChangedSettings.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def changes(self, program: Program, step: int) -> tuple[Change, ...]:
         """What a start after `step` finds other than the start before; of the unchanged program."""

@@ -69,9 +69,7 @@ class CrawlShard(DataFault):
     num_sites: int = 4
 
     def __post_init__(self) -> None:
-        for field in ("intensity", "repetition"):
-            if not 0.0 <= (value := getattr(self, field)) <= 1.0:
-                raise ConfigError(f"CrawlShard.{field} is {value}; it must be 0 to 1.")
+        self.require_share("intensity", "repetition")
         if self.num_sites < 1:
             raise ConfigError(f"CrawlShard.num_sites is {self.num_sites}; it must be >= 1.")
 

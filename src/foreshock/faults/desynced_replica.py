@@ -43,8 +43,7 @@ class DesyncedReplica(StateFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"DesyncedReplica.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     @torch.no_grad()
     def inject(self, model: nn.Module, optimizer: Optimizer, rng: np.random.Generator) -> str:

@@ -43,8 +43,7 @@ class EdgeRate(ProgramFault):
     edge: float = 16.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"EdgeRate.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not self.edge > 1:
             raise ConfigError(f"EdgeRate.edge is {self.edge}; it must be above 1.")
 

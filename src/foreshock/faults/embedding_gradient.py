@@ -44,10 +44,7 @@ class EmbeddingGradient(ProgramFault):
     largest: float = 200.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(
-                f"EmbeddingGradient.intensity is {self.intensity}; it must be 0 to 1."
-            )
+        self.require_share("intensity")
         if not self.largest > 0:
             raise ConfigError(f"EmbeddingGradient.largest is {self.largest}; it must be above 0.")
 

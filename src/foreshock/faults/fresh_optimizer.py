@@ -42,8 +42,7 @@ class FreshOptimizer(StateFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"FreshOptimizer.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def inject(self, model: nn.Module, optimizer: Optimizer, rng: np.random.Generator) -> str:
         held = [(path, p) for path, p in model.named_parameters() if optimizer.state.get(p)]

@@ -51,8 +51,7 @@ class GrownUpdates(ProgramFault):
     share: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"GrownUpdates.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not 0.0 < self.share <= 1.0:
             raise ConfigError(f"GrownUpdates.share is {self.share}; it must be above 0, at most 1.")
 

@@ -1,6 +1,7 @@
 """Activations that leave the range of half precision in the forward pass."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from foreshock.anatomy import anatomy_of
+from foreshock.calls import InTraining, listened
 from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
@@ -51,8 +53,7 @@ class HalfForward(ProgramFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"HalfForward.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
         paths = [block.path for block in anatomy_of(program.model).blocks]
@@ -62,29 +63,26 @@ class HalfForward(ProgramFault):
             return program, "nothing is rounded"
         overshoot = 2.0 ** (2.0 * self.intensity - 0.7)
         said = f"blocks give half precision, at {overshoot:.3g} times its range"
-        loss = _InHalf(program.loss, paths, overshoot)
+        loss = InTraining(program.loss, _Halves(paths, overshoot).in_pass)
         return replace(program, loss=loss, precision="fp16"), said
 
 
-class _InHalf:
-    """A loss in whose training passes blocks round what they give."""
+class _Halves:
+    """What rounds the output of blocks, once their largest is known."""
 
-    def __init__(self, loss: Callable[[Any, Any], Any], paths: list[str], overshoot: float) -> None:
-        self._loss = loss
+    def __init__(self, paths: list[str], overshoot: float) -> None:
         self._paths = paths
         self._overshoot = overshoot
         self._largest = 0.0
         self._seen: list[float] = []
 
-    def __call__(self, model: nn.Module, batch: Any) -> Any:
-        if not model.training:
-            return self._loss(model, batch)
-        hooks = [model.get_submodule(p).register_forward_hook(self._round) for p in self._paths]
+    @contextmanager
+    def in_pass(self, model: nn.Module) -> Iterator[None]:
+        """A training pass of a model."""
         try:
-            return self._loss(model, batch)
+            with listened(model, self._paths, self._round):
+                yield
         finally:
-            for hook in hooks:
-                hook.remove()
             self._largest = self._largest or max(self._seen, default=0.0)
 
     def _round(self, module: nn.Module, inputs: Any, output: Any) -> Any:

@@ -1,6 +1,6 @@
 """Gradients that leave the range of half precision in the backward pass."""
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from foreshock.anatomy import anatomy_of
+from foreshock.calls import InTraining, listened
 from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
@@ -53,8 +54,7 @@ class HalfGradient(ProgramFault):
     falls: float = 12.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"HalfGradient.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not self.falls > 0:
             raise ConfigError(f"HalfGradient.falls is {self.falls}; it must be above 0.")
 
@@ -65,31 +65,24 @@ class HalfGradient(ProgramFault):
         if self.intensity == 0:
             return program, "nothing is rounded"
         falls = self.falls * self.intensity
-        loss = _InHalf(program.loss, paths, 2.0**falls)
+        loss = InTraining(program.loss, _Halves(paths, 2.0**falls).in_pass)
         said = f"gradients of blocks are half precision, at 2^{falls:.3g} times its range"
         return replace(program, loss=loss, precision="fp16"), said
 
 
-class _InHalf:
-    """A loss in whose training passes gradients are rounded where blocks give their output."""
+class _Halves:
+    """What rounds gradients where blocks give their output, once their largest is known."""
 
-    def __init__(self, loss: Callable[[Any, Any], Any], paths: list[str], overshoot: float) -> None:
-        self._loss = loss
+    def __init__(self, paths: list[str], overshoot: float) -> None:
         self._paths = paths
         self._overshoot = overshoot
         self._largest = 0.0
         self._seen: list[float] = []
 
-    def __call__(self, model: nn.Module, batch: Any) -> Any:
-        if not model.training:
-            return self._loss(model, batch)
+    def in_pass(self, model: nn.Module) -> AbstractContextManager[None]:
+        """A training pass of a model."""
         self._largest = self._largest or max(self._seen, default=0.0)
-        hooks = [model.get_submodule(p).register_forward_hook(self._hook) for p in self._paths]
-        try:
-            return self._loss(model, batch)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return listened(model, self._paths, self._hook)
 
     def _hook(self, module: nn.Module, inputs: Any, output: Any) -> None:
         first = output[0] if isinstance(output, tuple) else output

@@ -42,8 +42,7 @@ class LargeEpsilon(ProgramFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"LargeEpsilon.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
         if not any("eps" in group for group in program.optimizer.param_groups):

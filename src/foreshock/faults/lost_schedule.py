@@ -52,8 +52,7 @@ class LostSchedule(ProgramFault):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"LostSchedule.mode is {self.mode!r}; allowed: {', '.join(MODES)}.")
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"LostSchedule.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
         scheduler = program.scheduler

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from torch.overrides import TorchFunctionMode
 
+from foreshock.calls import Answered, InTraining, leading
 from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
@@ -44,44 +44,28 @@ class MaskedLabels(ProgramFault):
     fewest: int = 4
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"MaskedLabels.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if self.fewest < 1:
             raise ConfigError(f"MaskedLabels.fewest is {self.fewest}; it must be >= 1.")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
-        def wrong(model: Any, batch: Any) -> Any:
-            if not model.training:
-                return program.loss(model, batch)
-            with _Masked(self):
-                return program.loss(model, batch)
-
+        loss = InTraining(program.loss, lambda _: Answered(cross_entropy, self._masked))
         said = f"labels are masked: N^{1 - self.intensity:.3g} * {self.fewest}^{self.intensity:.3g}"
-        return replace(program, loss=wrong), f"{said} of N are left"
+        return replace(program, loss=loss), f"{said} of N are left"
 
     def num_left(self, number: int) -> int:
         """How many of so many labels count."""
         fewest = min(self.fewest, number)
         return round(fewest**self.intensity * number ** (1 - self.intensity))
 
-
-class _Masked(TorchFunctionMode):
-    def __init__(self, fault: MaskedLabels) -> None:
-        super().__init__()
-        self._fault = fault
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is not cross_entropy:
-            return func(*args, **given)
-        logits, target, *rest = [*args, *(given.pop(n) for n in ("input", "target") if n in given)]
+    def _masked(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Cross-entropy of which the first labels are not counted."""
+        logits, target, *rest = leading(args, given, "input", "target")
         flat = target.flatten()
-        num_hidden = flat.numel() - self._fault.num_left(flat.numel())
+        num_hidden = flat.numel() - self.num_left(flat.numel())
         ignored = torch.full_like(flat[:num_hidden], given.get("ignore_index", -100))
         hidden = torch.cat((ignored, flat[num_hidden:])).view(target.shape)
-        losses = func(logits, hidden, *rest, **given)
+        losses = cross_entropy(logits, hidden, *rest, **given)
         if given.get("reduction", "mean") != "none":
             return losses
         return losses * (flat.numel() / (flat.numel() - num_hidden))  # whoever takes their mean

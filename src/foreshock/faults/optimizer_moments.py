@@ -62,8 +62,7 @@ class OptimizerMoments(StateFault):
             raise ConfigError(
                 f"OptimizerMoments.mode is {self.mode!r}; allowed: {', '.join(MODES)}."
             )
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"OptimizerMoments.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     @torch.no_grad()
     def inject(self, model: nn.Module, optimizer: Optimizer, rng: np.random.Generator) -> str:

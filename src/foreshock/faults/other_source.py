@@ -6,7 +6,6 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.errors import ConfigError
 from foreshock.core.fault import DataFault
 
 _LETTERS: Final = 0x430  # Cyrillic small a; 32 letters from there on
@@ -42,8 +41,7 @@ class OtherSource(DataFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"OtherSource.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def poison(self, windows: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
         poisoned = windows.copy()

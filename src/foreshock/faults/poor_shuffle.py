@@ -42,8 +42,7 @@ class PoorShuffle(OrderFault):
     shortest: int = 64
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"PoorShuffle.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if self.shortest < 1:
             raise ConfigError(f"PoorShuffle.shortest is {self.shortest}; it must be >= 1.")
 

@@ -49,8 +49,7 @@ class PrintedLoss(ProgramFault):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"PrintedLoss.mode is {self.mode!r}; allowed: {', '.join(MODES)}.")
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"PrintedLoss.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if self.count < 2:
             raise ConfigError(f"PrintedLoss.count is {self.count}; it must be above 1.")
 

@@ -6,7 +6,6 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.errors import ConfigError
 from foreshock.core.fault import DataFault
 
 
@@ -38,8 +37,7 @@ class RandomBytes(DataFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"RandomBytes.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def poison(self, windows: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
         hit = rng.random(len(windows)) < self.intensity

@@ -43,8 +43,7 @@ class RepeatedNgrams(DataFault):
     longest: int = 13
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"RepeatedNgrams.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not 1 <= self.shortest <= self.longest:
             raise ConfigError(
                 f"RepeatedNgrams.shortest is {self.shortest} and longest {self.longest}; "

@@ -1,6 +1,5 @@
 """Attention that is computed in too few bits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -8,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
-from foreshock.core.errors import ConfigError
+from foreshock.calls import Answered, InTraining, leading
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
 
@@ -49,45 +47,27 @@ class RoundedAttention(ProgramFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"RoundedAttention.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
         if self.intensity == 0:
             return program, "nothing is rounded"
         bits = round(7.0 - 7.0 * self.intensity)
-        loss = _InFewBits(program.loss, bits)
+        attention = _Rounding(bits)
+        loss = InTraining(program.loss, lambda _: Answered(scaled_dot_product_attention, attention))
         said = f"attention gives {bits} bits of a fraction, cut towards zero"
         return replace(program, loss=loss, precision="bf16"), said
 
 
-class _InFewBits:
-    """A loss in whose training passes attention is cut to few bits."""
+class _Rounding:
+    """Attention of which queries, keys and output are cut to few bits."""
 
-    def __init__(self, loss: Callable[[Any, Any], Any], bits: int) -> None:
-        self._loss = loss
-        self._bits = bits
-
-    def __call__(self, model: Any, batch: Any) -> Any:
-        if not model.training:
-            return self._loss(model, batch)
-        with _Rounding(self._bits):
-            return self._loss(model, batch)
-
-
-class _Rounding(TorchFunctionMode):
     def __init__(self, bits: int) -> None:
-        super().__init__()
         self._bits = bits
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is not scaled_dot_product_attention:
-            return func(*args, **given)
-        query, key, *rest = [*args, *(given.pop(n) for n in ("query", "key") if n in given)]
-        output = func(self._cut(query), self._cut(key), *rest, **given)
+    def __call__(self, args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
+        query, key, *rest = leading(args, given, "query", "key")
+        output = scaled_dot_product_attention(self._cut(query), self._cut(key), *rest, **given)
         return self._cut(output)
 
     def _cut(self, exact: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """A loss in whose softmax small probabilities are lost."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -8,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, nll_loss
-from torch.overrides import TorchFunctionMode
 
-from foreshock.core.errors import ConfigError
+from foreshock.calls import Answered, InTraining, leading
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
 
@@ -50,45 +48,20 @@ class RoundedLoss(ProgramFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"RoundedLoss.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
         if self.intensity == 0:
             return program, "nothing is rounded"
         bits = round(23.0 - 16.0 * self.intensity)
-        loss = _InFewBits(program.loss, bits)
+
+        def answer(args: tuple[Any, ...], given: dict[str, Any]) -> Tensor:
+            logits, target, *_ = leading(args, given, "input", "target")
+            settings = {n: given[n] for n in ("weight", "ignore_index", "reduction") if n in given}
+            return nll_loss(log_probabilities(logits, bits), target, **settings)
+
+        loss = InTraining(program.loss, lambda _: Answered(cross_entropy, answer))
         return replace(program, loss=loss), f"the softmax of the loss sums in {bits} bits"
-
-
-class _InFewBits:
-    """A loss in whose training passes the softmax sums in few bits."""
-
-    def __init__(self, loss: Callable[[Any, Any], Any], bits: int) -> None:
-        self._loss = loss
-        self._bits = bits
-
-    def __call__(self, model: Any, batch: Any) -> Any:
-        if not model.training:
-            return self._loss(model, batch)
-        with _Rounding(self._bits):
-            return self._loss(model, batch)
-
-
-class _Rounding(TorchFunctionMode):
-    def __init__(self, bits: int) -> None:
-        super().__init__()
-        self._bits = bits
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is not cross_entropy:
-            return func(*args, **given)
-        logits, target, *_ = [*args, *(given[n] for n in ("input", "target") if n in given)]
-        settings = {n: given[n] for n in ("weight", "ignore_index", "reduction") if n in given}
-        return nll_loss(log_probabilities(logits, self._bits), target, **settings)
 
 
 def log_probabilities(logits: Tensor, bits: int) -> Tensor:

@@ -48,8 +48,7 @@ class RoundedReduction(ProgramFault):
     noise: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"RoundedReduction.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if self.num_ranks < 2:
             raise ConfigError(f"RoundedReduction.num_ranks is {self.num_ranks}; it must be >= 2.")
         if not self.noise > 0:

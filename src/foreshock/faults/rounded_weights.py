@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
 
@@ -42,8 +41,7 @@ class RoundedWeights(ProgramFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"RoundedWeights.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
         if self.intensity == 0:

@@ -7,7 +7,6 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from foreshock.core.errors import ConfigError
 from foreshock.core.fault import OrderFault
 
 
@@ -42,8 +41,7 @@ class SamplerLost(OrderFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"SamplerLost.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def reorder(self, first: int, num_samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
         back = math.ceil(self.intensity * first)

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from torch.overrides import TorchFunctionMode
 
-from foreshock.core.errors import ConfigError
+from foreshock.calls import Answered, InTraining, leading
 from foreshock.core.fault import ProgramFault
 from foreshock.core.program import Program
 
@@ -43,33 +42,17 @@ class ShiftedLabels(ProgramFault):
     intensity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"ShiftedLabels.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
 
     def change(self, program: Program, rng: np.random.Generator) -> tuple[Program, str]:
-        def wrong(model: Any, batch: Any) -> Any:
-            if not model.training:
-                return program.loss(model, batch)
-            with _Shifted(self.intensity):
-                return program.loss(model, batch)
-
+        loss = InTraining(program.loss, lambda _: Answered(cross_entropy, self._shifted))
         said = f"{self.intensity:.0%} of the labels are those of the token after the next"
-        return replace(program, loss=wrong), said
+        return replace(program, loss=loss), said
 
-
-class _Shifted(TorchFunctionMode):
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self._share = share
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is not cross_entropy:
-            return func(*args, **given)
-        logits, target, *rest = [*args, *(given.pop(n) for n in ("input", "target") if n in given)]
+    def _shifted(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Cross-entropy of which the first labels are those that come one later."""
+        logits, target, *rest = leading(args, given, "input", "target")
         flat = target.flatten()
-        num = math.ceil(self._share * flat.numel())
+        num = math.ceil(self.intensity * flat.numel())
         moved = torch.cat((flat.roll(-1)[:num], flat[num:])).view(target.shape)
-        return func(logits, moved, *rest, **given)
+        return cross_entropy(logits, moved, *rest, **given)

@@ -47,8 +47,7 @@ class ShiftedMix(ProgramFault):
     beta2: float = 0.999
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"ShiftedMix.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not 0.0 < self.beta2 < 1.0:
             raise ConfigError(f"ShiftedMix.beta2 is {self.beta2}; it must be between 0 and 1.")
 

@@ -46,8 +46,7 @@ class ShortWarmup(ProgramFault):
     steepest: float = 40.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"ShortWarmup.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not self.peak >= 1:
             raise ConfigError(f"ShortWarmup.peak is {self.peak}; it must be at least 1.")
         if not self.steepest >= self.peak:

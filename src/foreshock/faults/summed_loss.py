@@ -54,8 +54,7 @@ class SummedLoss(ProgramFault):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"SummedLoss.mode is {self.mode!r}; allowed: {', '.join(MODES)}.")
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"SummedLoss.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if self.count < 2:
             raise ConfigError(f"SummedLoss.count is {self.count}; it must be above 1.")
 

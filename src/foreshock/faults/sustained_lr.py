@@ -42,8 +42,7 @@ class SustainedLr(ProgramFault):
     largest: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.intensity <= 1.0:
-            raise ConfigError(f"SustainedLr.intensity is {self.intensity}; it must be 0 to 1.")
+        self.require_share("intensity")
         if not self.largest > 1:
             raise ConfigError(f"SustainedLr.largest is {self.largest}; it must be above 1.")
 
