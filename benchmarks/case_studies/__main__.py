@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 
 import foreshock
+from benchmarks.telling import tell
 
 STUDIES: Final = ("bloom", "palm", "opt", "glm", "marin")
 
@@ -41,11 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Read only now: another study may have been kept meanwhile.
     kept = json.loads(path.read_text())["studies"] if path is not None and path.exists() else {}
     studies = {name: (kept | made)[name] for name in STUDIES if name in kept | made}
-    text = json.dumps({"studies": studies}, indent=1, allow_nan=False)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    tell({"studies": studies}, options.json, allow_nan=False)
 
 
 def made_now(name: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from benchmarks.cases.labels import BY_CLASS, BY_KIND, label_of
 from benchmarks.cases.reported import FEW_READINGS, Reported, reported
 from benchmarks.diagnosis.scoring import UNKNOWN, Judged, by, reliability, shares
 from benchmarks.diagnosis.trial import causes, looks
+from benchmarks.telling import tell
 from foreshock.core.cause import Diagnosis, diagnose
 
 
@@ -40,10 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     path = options.cases / "cases.jsonl" if options.cases.is_dir() else options.cases
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
     about = {"date": datetime.now(UTC).date().isoformat(), "foreshock": foreshock.__version__}
-    text = json.dumps({**about, **figures(rows)}, indent=1)
-    if options.json not in (None, "-"):
-        Path(options.json).write_text(text + "\n", encoding="utf-8")
-    print(text)
+    tell({**about, **figures(rows)}, options.json)
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

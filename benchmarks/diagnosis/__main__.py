@@ -21,11 +21,8 @@ all, which is counted apart. Tables of causes are calibrated on seeds 0 to 4 of 
 """
 
 import argparse
-import json
 import os
 import platform
-import tempfile
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +37,7 @@ from benchmarks.diagnosis.matrix import Wanted, all_kinds, look_anew, run_missin
 from benchmarks.diagnosis.plans import LEVELS, key_of
 from benchmarks.diagnosis.runs import SIZES
 from benchmarks.recovery.results import Results
+from benchmarks.telling import folder_for, tell
 
 _SEEDS, _QUICK_SEEDS = "0:10", "5:6"
 _QUICK_LEVELS, _QUICK_SIZES = "medium", "small"
@@ -51,21 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
     wanted = Wanted(
         kinds=options.only, levels=options.levels, sizes=options.sizes, seeds=options.seeds
     )
-    with ExitStack() as stack:
-        folder = options.results
-        if folder is None and options.json not in (None, "-"):
-            folder = Path(options.json).with_suffix("")
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        store = Results(folder / "trials.jsonl")
-        found = measure(options, wanted, store)
-    result = {**_about(options), **found}
-    text = json.dumps(result, indent=1)
-    if options.json not in (None, "-"):
-        path = Path(options.json)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    with folder_for(options.results, options.json) as folder:
+        found = measure(options, wanted, Results(folder / "trials.jsonl"))
+    tell({**_about(options), **found}, options.json)
 
 
 def measure(options: argparse.Namespace, wanted: Wanted, store: Results) -> dict[str, Any]:

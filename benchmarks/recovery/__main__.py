@@ -19,12 +19,9 @@ files; *accepted* if a restore says that it is done and the state is not what wa
 """
 
 import argparse
-import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -45,6 +42,7 @@ from benchmarks.recovery.trials import (
     kill_trials,
     run_trials,
 )
+from benchmarks.telling import folder_for, tell
 
 TRIALS = {"kill": kill_trials, "corrupt": corrupt_trials, "disk_full": full_trials}
 PARTS = (*TRIALS, "rollback", "stall", "matrix")
@@ -60,22 +58,11 @@ def main(arguments: list[str] | None = None) -> None:
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )
-    with ExitStack() as stack:
-        folder = options.results
-        if folder is None and options.json not in (None, "-"):
-            folder = Path(options.json).with_suffix("")
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with folder_for(options.results, options.json) as folder:
         store = Results(folder / ("quick.jsonl" if options.quick else "full.jsonl"))
         with bar:
             found = measure(options, store, bar)
-    result = {**about(options), **found}
-    text = json.dumps(result, indent=1)
-    if options.json not in (None, "-"):
-        path = Path(options.json)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    tell({**about(options), **found}, options.json)
 
 
 def measure(options: argparse.Namespace, store: Results, bar: Progress) -> dict[str, Any]:

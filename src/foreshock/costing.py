@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foreshock.core.meter import Meter
-from foreshock.core.program import Loss, Program
+from foreshock.core.program import Program, as_loss
 from foreshock.core.signal import Exactness
 from foreshock.fused.passes import status
 from foreshock.recipes import Recipe
@@ -166,7 +166,7 @@ def _step(program: Program, watched: Watch) -> None:
     scaler: Any = program.scaler
     for _ in range(program.accumulate):
         found = program.loss(program.model, program.stream.next_batch().data)
-        told = found if isinstance(found, Loss) else Loss(total=found)
+        told = as_loss(found)
         loss = told.total / program.accumulate
         (loss if scaler is None else scaler.scale(loss)).backward()
         watched.loss(told.total, samples=told.per_sample, **told.terms)

@@ -12,7 +12,7 @@ from foreshock.assembly import Pieces, assemble
 from foreshock.core.errors import LoopError
 from foreshock.core.incident import IncidentBook
 from foreshock.core.probe import Probe
-from foreshock.core.program import Loss
+from foreshock.core.program import Loss, as_loss
 from foreshock.core.verdict import Verdict
 from foreshock.course import Course
 from foreshock.durable import Disk, RealDisk
@@ -217,12 +217,10 @@ class Guard:
         step = self.step_number + 1
         if not self._num_open:
             raise LoopError(f"step {step}: guard.step was called without a batch from the guard")
-        samples = None
-        if isinstance(loss, Loss):
-            terms, samples, loss = loss.terms, loss.per_sample, loss.total
+        told = as_loss(loss, terms)
         with Together(self._unison, lambda: f"step {step}"):
-            complete = self._stepping.add(loss, terms or {}, step, samples)
-            self._took(samples)
+            complete = self._stepping.add(told.total, told.terms, step, told.per_sample)
+            self._took(told.per_sample)
             return self._finish(step) if complete else None
 
     def _took(self, samples: torch.Tensor | None) -> None:

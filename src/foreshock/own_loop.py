@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from foreshock.core.errors import LoopError
-from foreshock.core.program import Loss
+from foreshock.core.program import Loss, as_loss
 from foreshock.core.verdict import Verdict
 from foreshock.guard import Guard
 
@@ -89,14 +89,12 @@ class OwnLoop:
                 f"step {self.guard.step_number + 1}: guard.step was called without a batch from "
                 "the guard"
             )
-        samples = None
-        if isinstance(loss, Loss):
-            terms, samples, loss = loss.terms, loss.per_sample, loss.total
+        told = as_loss(loss, terms)
         with self._context:
-            share = self._backward(loss)
+            share = self._backward(told.total)
         self._open = False
-        shares = {name: value / self._accumulate for name, value in (terms or {}).items()}
-        self.guard.gathered(share, shares, samples)
+        shares = {name: value / self._accumulate for name, value in told.terms.items()}
+        self.guard.gathered(share, shares, told.per_sample)
         whole = self._micro_step == self._accumulate
         verdict = self.guard.update() if whole else None
         if whole:

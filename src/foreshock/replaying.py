@@ -13,7 +13,7 @@ from foreshock.attachment import facts_of, site_of
 from foreshock.core.detector import Alarm
 from foreshock.core.errors import ProgramError, SnapshotError
 from foreshock.core.names import LOSS, series_name
-from foreshock.core.program import Loss, Program
+from foreshock.core.program import Program, as_loss
 from foreshock.core.snapshot import Health, SnapshotRef
 from foreshock.durable import Disk
 from foreshock.observation import Observation
@@ -220,11 +220,8 @@ class Replay:
         for positions in batches:
             data = self.stream.data_at(positions)
             with self.around():
-                loss = self._loss(step, data)
-                terms, samples = {}, None
-                if isinstance(loss, Loss):
-                    terms, samples, loss = loss.terms, loss.per_sample, loss.total
-                stepping.add(loss, terms, step, samples)
+                told = as_loss(self._loss(step, data))
+                stepping.add(told.total, told.terms, step, told.per_sample)
         over = self.overrides
         stepping.finish(step, over.gate_limit(step), over.lr_factor(step), over.tuning(step))
         self.step = step
@@ -246,7 +243,7 @@ class Replay:
         finally:
             model.train(was_training)
             self._observation.drop_step()
-        return float(loss.total if isinstance(loss, Loss) else loss)
+        return float(as_loss(loss).total)
 
     def close(self) -> None:
         """Take the signals off the model."""

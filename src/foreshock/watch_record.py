@@ -61,7 +61,8 @@ class WatchRecord:
         )
         world = torch.distributed.get_world_size() if distributed else 1
         start = start_of(plain_module(model), optimizer, num_ranks=world)
-        journal.write(STARTED, attempt=_ATTEMPT, step=0, **start)
+        told: dict[str, Any] = {**start}
+        journal.write(STARTED, attempt=_ATTEMPT, step=0, **told)
         journal.open_readings(_ATTEMPT, series)
         return cls(journal)
 

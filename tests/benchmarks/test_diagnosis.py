@@ -26,6 +26,7 @@ from foreshock.core.detector import Alarm, AlarmKind
 from foreshock.core.experiment import Result
 from foreshock.core.reading import ABSENT
 from foreshock.core.timeline import Timeline
+from tests.benchmarks.trials import trial
 
 
 def alarm(step: int = 12, value: float = 9.0, **changed: Any) -> Alarm:
@@ -39,24 +40,6 @@ def case(alarms: list[Alarm], last: int = 20) -> Case:
         row = np.array([2.0 + step / 100, ABSENT if step % 2 else 0.1], np.float32)
         line.append(1, step, step != 7, row)
     return Case(timeline=line, alarms=tuple(alarms))
-
-
-def trial(kind: str, cause: str, *ranking: tuple[str, float], **changed: Any) -> dict[str, Any]:
-    usual: dict[str, Any] = {
-        "kind": kind,
-        "cause": cause,
-        "level": "strong",
-        "size": "small",
-        "seed": 7,
-        "anchor": "small-plain-7",
-        "strike_step": 250,
-        "first_step": 241,
-        "losses": [2.0] * 20,
-        "seen_by": "action" if ranking else None,
-    }
-    if ranking:
-        usual |= {"ranking": [list(one) for one in ranking], "path": "lasting"}
-    return usual | changed
 
 
 # ---- what is drawn ----------------------------------------------------------------------

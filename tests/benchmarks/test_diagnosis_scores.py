@@ -19,6 +19,7 @@ from benchmarks.diagnosis.scoring import (
     shares,
 )
 from benchmarks.diagnosis.watched import excess
+from tests.benchmarks.trials import trial
 
 
 def judged(right: str, *ranking: tuple[str, float]) -> Judged:
@@ -172,24 +173,6 @@ def test_tables_that_are_furthest_off_come_first() -> None:
 
 
 # ---- figures ----------------------------------------------------------------------------
-
-
-def trial(kind: str, cause: str, *ranking: tuple[str, float], **changed: Any) -> dict[str, Any]:
-    usual: dict[str, Any] = {
-        "kind": kind,
-        "cause": cause,
-        "level": "strong",
-        "size": "small",
-        "seed": 7,
-        "anchor": "small-plain-7",
-        "strike_step": 250,
-        "first_step": 241,
-        "losses": [2.0] * 20,
-        "seen_by": "action" if ranking else None,
-    }
-    if ranking:
-        usual |= {"ranking": [list(one) for one in ranking], "path": "lasting"}
-    return usual | changed
 
 
 def test_calibration_and_evaluation_are_told_apart() -> None:

@@ -43,6 +43,15 @@ class Loss:
     per_sample: Any = None
 
 
+def as_loss(told: Any, terms: Mapping[str, Any] | None = None) -> Loss:
+    """A loss with what it is made of, from a `Loss`, or from a bare tensor and its terms.
+
+    >>> as_loss(2.5, {"ce": 2.0}).terms, as_loss(Loss(total=2.5), {"ce": 2.0}).terms
+    ({'ce': 2.0}, {})
+    """
+    return told if isinstance(told, Loss) else Loss(total=told, terms=terms or {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A training that can be run again and again in one process.

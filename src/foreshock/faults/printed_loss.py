@@ -7,7 +7,7 @@ import numpy as np
 
 from foreshock.core.errors import ConfigError
 from foreshock.core.fault import ProgramFault
-from foreshock.core.program import Loss, Program
+from foreshock.core.program import Loss, Program, as_loss
 
 Mode = Literal["multiplied", "lost"]
 MODES: tuple[Mode, ...] = ("multiplied", "lost")
@@ -67,7 +67,7 @@ class PrintedLoss(ProgramFault):
             loss = program.loss(model, batch)
             if not model.training:
                 return loss
-            total = loss.total if isinstance(loss, Loss) else loss
+            total = as_loss(loss).total
             total = total + (factor - 1.0) * total.detach()
             return replace(loss, total=total) if isinstance(loss, Loss) else total
 

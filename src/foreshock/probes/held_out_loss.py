@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from foreshock.core.errors import ProgramError
 from foreshock.core.probe import Probe
-from foreshock.core.program import Loss
+from foreshock.core.program import as_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class HeldOutLoss(Probe):
     def _value(self, model: Any, place: int) -> float:
         try:
             loss = self.loss(model, self.batches[place])
-            return float(loss.total if isinstance(loss, Loss) else loss)
+            return float(as_loss(loss).total)
         except Exception as error:
             raise ProgramError(
                 f"held-out batch {place}: the program's loss raised {type(error).__name__}: {error}"
